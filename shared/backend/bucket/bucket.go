@@ -139,9 +139,9 @@ func (b *Bucket) Room(ctx context.Context, box storage.BoxID, owner string, gen 
 	return object, put, header, err
 }
 
-// Commit makes an uploaded object the newest snapshot of an owner, and removes the previous
-// one. Commit may be repeated, and does nothing for an object that is older than the newest.
-// Errors: Fenced if a newer generation has saved, Invalid for a name that Room did not give,
+// Commit makes an uploaded object the newest snapshot of an owner, and removes the previous one.
+// Commit may be repeated, and does nothing for an object that is older than the newest. Errors:
+// Fenced if a newer generation has saved, Invalid for a name that [Bucket.Room] did not return,
 // Unavailable.
 func (b *Bucket) Commit(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation, object string) error {
 	of, _, ok := parts(object)

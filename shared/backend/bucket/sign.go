@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// url returns the URL of an object. The bucket is in the host on AWS, and in the path at
-// a configured endpoint.
+// url returns the URL of an object. On AWS the host name begins with the bucket's name. At a
+// configured endpoint, the path does.
 func (b *Bucket) url(object string) string {
 	p := b.cfg.Location
 	if p.Prefix != "" {

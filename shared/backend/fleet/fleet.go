@@ -39,8 +39,8 @@ var (
 	ErrUnlisted = errors.New("fleet: the place does not list its tasks")
 )
 
-// Refusal is the error of a place that does not start a task. Why is the reason, which callers of
-// the task's server may see. Nothing was started, and a second attempt at once would not help.
+// Refusal is the error of a place that does not start a task. Callers of the task's server may see
+// the reason, Why. Nothing was started, and a second attempt at once would not help.
 type Refusal struct{ Why string }
 
 // Error returns Why.
@@ -145,7 +145,7 @@ func (t Task) Check() error {
 	return nil
 }
 
-// State is the step of its life that a task has reached.
+// State is the stage of a task's life.
 type State string
 
 const (

@@ -173,8 +173,8 @@ func (s Session) schedule(ctx context.Context, name string) (v storage.Value, a 
 	return v, a, err
 }
 
-// unschedule makes the scheduler forget an alarm, old, that next has replaced or that the author has
-// cancelled. It does nothing if next has the same time. If the process dies before unschedule has
+// unschedule makes the scheduler forget the alarm old, which the author has cancelled or replaced
+// by next. It does nothing if next has the same time. If the process dies before unschedule has
 // ended, the old alarm comes and has no effect.
 func (s Session) unschedule(ctx context.Context, name string, old, next schedule) error {
 	if s.in.k.Schedule == nil || old.At.IsZero() || old.At.Equal(next.At) || old.At.Before(time.Now()) {
@@ -206,8 +206,8 @@ func (k *Backend) ring(ctx context.Context, a Alarm) error {
 	return err
 }
 
-// ringOnce is ring without the wait. held is the end of the lease of another instance that
-// handles the alarm, or zero.
+// ringOnce is ring for callers that do not wait for another instance. held is when the lease of
+// that instance ends, zero if no other instance handles the alarm.
 func (k *Backend) ringOnce(ctx context.Context, a Alarm) (held time.Time, err error) {
 	record, _, err := k.Store.Load(ctx, a.Session, "")
 	switch {

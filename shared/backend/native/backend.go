@@ -36,14 +36,14 @@ type Config struct {
 	// event. Invoke does not wait for the invocation. If Invoke is nil, the instance that has
 	// a message or an answer executes the call itself.
 	Invoke func(ctx context.Context, event []byte) error
-	// Held keeps the tools of servers as they were accepted; see [sessions.Server].Pin. nil stands
-	// for one that does not log.
+	// Held keeps the tools of servers as they were accepted; see [sessions.Server].Pin. nil: a Held
+	// that does not log.
 	Held *sessions.Held
 	// EventAge is how long events are kept (see sessions.Limits); storage.EventAge by
 	// default.
 	EventAge time.Duration
-	// ShowErrors has the error of a call that panics repeat the panic. Set it where the only caller is
-	// the operator.
+	// ShowErrors says whether the error of a call that panics repeats the panic. Set it where the
+	// only caller is the operator.
 	ShowErrors bool
 	Log        *slog.Logger
 }
@@ -117,9 +117,8 @@ func (k *Backend) Deliver(ctx context.Context, d sessions.Delivery, box storage.
 	return r, nil
 }
 
-// elsewhere reports whether the answer does not go into the HTTP response to the message:
-// because the message came over a WebSocket or for a stream of HTTP+SSE, or because the call
-// may become a task.
+// elsewhere is true if the answer does not go into the HTTP response to the message: because the
+// message came over a WebSocket or for a stream of HTTP+SSE, or because the call may become a task.
 func elsewhere(d sessions.Delivery, first wire.Message) bool {
 	return d.Pushed() || d.Brief || d.Client.Transport == storage.Modern && !bridge.SaysModern(first.Params)
 }

@@ -1,6 +1,6 @@
 // Package native hosts servers that are written in Go with go-sdk. The author of a server writes a
-// function [Server]. Clients use it like a server in a box, with the same sessions, transports and
-// protocol versions, but there is no box.
+// function [Server]. Clients use it like a server that runs as a process, with the same sessions,
+// transports and protocol versions.
 //
 // # A message
 //
@@ -15,7 +15,8 @@
 // once: an instance that finds an expired lease ends the request with an error.
 //
 // A message over a WebSocket, or for a stream of HTTP+SSE, has no answer in its own response.
-// The instance that gets the message stores it, and another invocation executes it.
+// If the message may take long, the instance that gets it stores it, and another invocation
+// executes it.
 //
 // # A call in rounds
 //
@@ -38,8 +39,8 @@
 //
 // # Cancel
 //
-// A cancel at once ends a call that waits, and one that the same instance executes. A call
-// that another instance executes ends in the log at once, and its handler notices within
-// two seconds. If that call began less than a second before, the cancel waits until the
+// A cancelled call ends at once if it waits, or if the instance that got the cancel executes it.
+// If another instance executes the call, it ends in the log at once, and its handler notices
+// within two seconds. If that call began less than a second before, the cancel waits until the
 // call has an item in the store.
 package native

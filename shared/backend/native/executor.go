@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Executor is a server that runs elsewhere. This package sends it each request in the modern
-// era, as it does with a server in Go. An Executor is safe for concurrent use.
+// Executor is a server that runs elsewhere. This package sends it each request with protocol
+// version 2026-07-28, as it does with a server in Go. An Executor is safe for concurrent use.
 type Executor interface {
 	// Send has the server answer one request. It returns when the request has its answer, or
 	// soon after ctx has ended. If the server asks its client, Send returns a result with
@@ -30,9 +30,9 @@ type Executor interface {
 type Request struct {
 	Session Session
 	Method  string
-	Params  json.RawMessage // in the form of the modern era
+	Params  json.RawMessage // as in protocol version 2026-07-28
 	Init    json.RawMessage // what the client says about itself, as params of initialize
-	Legacy  bool            // the client is of the legacy era
+	Legacy  bool            // the client speaks an older protocol version
 	// Once says that the session is not in the store, so the Executor must keep nothing
 	// about it.
 	Once bool
@@ -96,8 +96,8 @@ func (r *run) urge(question []byte) {
 }
 
 // tells passes on notifications to a server that runs elsewhere: those of extensions, and
-// notifications/roots/list_changed of a legacy client. The invocation lasts until Tell has
-// returned.
+// notifications/roots/list_changed of a legacy client. The invocation lasts until the server has
+// them.
 func (k *Backend) tells(ctx context.Context, d sessions.Delivery, server Hosted, msgs []wire.Message) {
 	for _, m := range msgs {
 		roots := m.Method == wire.NotifyRootsChanged && d.Client.Transport != storage.Modern

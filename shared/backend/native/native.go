@@ -29,7 +29,7 @@ type Servers map[string]Server
 // for all requests of a modern client. It may be used until the message is answered.
 type Session struct{ in *environment }
 
-// environment is what an author's server is made for: one message of a session.
+// environment describes the message for which the author's server is made.
 type environment struct {
 	k      *Backend
 	record storage.Session // the record as it was read with the message

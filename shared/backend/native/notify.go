@@ -45,7 +45,8 @@ func (s Session) ResourceUpdated(ctx context.Context, uri string) error {
 	return errors.Join(err, k.notify.all(ctx, records, raw))
 }
 
-// List names a list of a server, by the notification that announces its changes.
+// List is one of a server's lists. Its value is the method of the notification that announces
+// changes.
 type List string
 
 // The lists of a server.
@@ -120,7 +121,7 @@ type notifier struct {
 // tellers is how many sessions are notified, or read, at the same time.
 const tellers = 8
 
-// all sends the same notification to several sessions. It goes on after one that fails.
+// The method all sends the same notification to several sessions. It goes on after one that fails.
 func (k notifier) all(ctx context.Context, sessions []storage.Session, raw []byte) error {
 	var mu sync.Mutex
 	var errs []error

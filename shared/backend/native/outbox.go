@@ -13,7 +13,7 @@ type outbox struct {
 	shut   bool
 	hasty  bool           // an event must be written at once
 	total  int            // how many events were added
-	skip   map[string]int // by event in the log: how often the server may send it again
+	skip   map[string]int // by event in the log: how often the server may still send it again
 	less   chan struct{}  // closed when events are drained
 	notes  []note         // in order; a note counts once all events added before it are in the log
 }

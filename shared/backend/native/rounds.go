@@ -15,8 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
-// laterPrefix begins the requestState of a call that pauses. The state of a pause stays in the
-// store, so no client can send it.
+// laterPrefix begins the requestState of a call that pauses. This state stays in the store.
 const laterPrefix = "dormouse-later:"
 
 // maxPauses is how often one call may pause. maxAsked limits the open questions of a call, because
@@ -137,9 +136,9 @@ func (r *run) park(it storage.Item) bool {
 	return r.parked
 }
 
-// answered goes on with a suspended call if all its questions are answered. Another
-// invocation executes the call; the instance with the last answer does not wait for it. If
-// the client cannot do what the server asked, the call ends. The item may lack Raw.
+// answered goes on with a suspended call if all its questions are answered. Another invocation
+// executes the call; the instance with the last answer does not wait for it. If the client cannot
+// do what the server asked, the call ends. it.Raw may be nil.
 func (k *Backend) answered(ctx context.Context, it storage.Item) error {
 	ids := make([]string, len(it.Questions))
 	for i, q := range it.Questions {

@@ -13,7 +13,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Times of a run.
 const (
 	// traceAfter is when the run writes an item for a request that has not ended. Earlier
 	// events go into the log together with the item, or with the answer.
@@ -58,7 +57,7 @@ type run struct {
 	parked  bool      // the item is suspended
 	until   time.Time // when the run gives the request up; zero: never
 	asks    []*asking
-	trace   chan chan error // for each channel in it, the run writes its claim and sends the error into that channel
+	trace   chan chan error // Check sends a channel; the run writes its claim, and puts the error into that channel
 	stopped chan struct{}   // closed: the request was cancelled
 	stop    func()          // closes stopped
 	over    chan struct{}   // closed: the run has ended
@@ -293,8 +292,8 @@ func (r *run) renew() error {
 	return err
 }
 
-// flush writes the waiting events. flush writes the item first: once a client has some events
-// of a request, another instance must be able to end the request.
+// flush writes the request's item and then the waiting events: once a client has some events of a
+// request, another instance must be able to end the request.
 func (r *run) flush() {
 	if err := r.mark(); err != nil {
 		r.warn(err)
@@ -437,7 +436,7 @@ func (r *run) Check(ctx context.Context) (sessions.Status, error) {
 	return sessions.Status{Accepted: true, Next: time.Now().Add(lookAfter)}, nil
 }
 
-// The phases in errors that clients get, as package box has them.
+// These phases say in errors where a request failed. Package box has the same.
 const (
 	phaseUnavailable = "box_unavailable"
 	phaseInit        = "mcp_init"

@@ -104,8 +104,8 @@ func (k subscribers) change(ctx context.Context, edit func([]storage.ID) []stora
 	})
 }
 
-// records returns the records of the sessions that have subscribed according to their
-// records. It drops all other entries.
+// records returns the records of the listed sessions that have subscribed. It drops all other
+// entries.
 func (k subscribers) records(ctx context.Context) (records []storage.Session, err error) {
 	var unknown error
 	err = k.change(ctx, func(ids []storage.ID) []storage.ID {

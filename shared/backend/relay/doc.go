@@ -1,4 +1,4 @@
-// Package relay documents the protocol between the functions (the host) and a box (the
+// Package relay documents the protocol between Lambda functions (the host) and a box (the
 // runner). Package frame has what both ends share. Package relayserver runs in Lambda
 // functions, and package runner in the box. The tests of package relay run both ends
 // together.

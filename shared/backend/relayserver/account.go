@@ -53,7 +53,7 @@ func over(ctx context.Context, p sessions.Published, show bool) {
 
 type gathering struct{}
 
-// gather returns a context by which [over], [proven] and [opened] find the account.
+// gather returns a context that has the account, for [over], [proven] and [opened].
 func (a *account) gather(ctx context.Context) context.Context {
 	return context.WithValue(ctx, gathering{}, a)
 }

@@ -377,10 +377,9 @@ func (t *tracker) step(ctx context.Context) error {
 // Handed implements sessions.Handover.
 func (t *tracker) Handed() bool { return t.handed }
 
-// GiveUp implements sessions.Handover. It first writes or takes the request's item for generation
-// 0. After this write no runner may execute the request: a runner that gets it late asks first
-// (see ask). A request that was in the inbox was not executed. The outcome of a posted request is
-// unknown.
+// GiveUp implements sessions.Handover. It first stores that no runner may execute the request: a
+// runner that gets the request late asks (see [runner.ask]). A request that was in the inbox was
+// not executed. The outcome of a posted request is unknown.
 func (t *tracker) GiveUp(ctx context.Context) error {
 	it := storage.Item{Box: t.d.Box, ID: t.d.Stream, State: storage.Taken, Address: t.d.Address, Created: time.Now()}
 	put, err := t.k.Store.PutItem(ctx, it)
@@ -388,8 +387,9 @@ func (t *tracker) GiveUp(ctx context.Context) error {
 		return err
 	}
 	if put {
+		// Wait until the last post cannot arrive in time to be executed any more.
 		if err := storage.Rest(ctx, time.Until(t.posted.Add(2*frame.LateAfter))); err != nil {
-			return err // the last post may still arrive in time to be executed
+			return err
 		}
 		return t.k.endItemWith(ctx, it, outcomeUnknown(t.d.Box))
 	}
@@ -421,9 +421,9 @@ func (t *tracker) haveItem(ctx context.Context, it storage.Item) error {
 			return t.k.endItem(ctx, it, expired)
 		}
 		if !t.posted.IsZero() && !t.trying {
-			// The box has put the request into the inbox, and Check must wake the box again. A
-			// caller that leaves once the request is accepted (Brief, WebSocket) must therefore
-			// stay.
+			// The box has put the request into the inbox, and Check must wake the box again.
+			// Callers that leave once a request is accepted (Brief, WebSocket) must stay, so for
+			// them it is not accepted yet.
 			t.bound, t.returned = 0, true
 			t.accepted = t.accepted || !t.d.Brief && t.d.Client.Transport != storage.WebSocket
 		}
@@ -450,9 +450,9 @@ func (t *tracker) haveItem(ctx context.Context, it storage.Item) error {
 	return t.look(ctx)
 }
 
-// after handles a request that has no item any more, or whose generation is over. If the log
-// has no end of the request and the generation was lost, after ends it with an error. If the
-// generation said bye, it has not executed the request, and after sends the request again.
+// The method after handles a request that has no item any more, or whose generation is over. If the
+// log has no end of the request and the generation was lost, it ends the request with an error. If
+// the generation said bye, it has not executed the request, and the request is sent again.
 func (t *tracker) after(ctx context.Context, b storage.Box) error {
 	tail, err := t.k.Store.Tail(ctx, t.d.Session, t.d.Stream)
 	if err != nil {
@@ -480,9 +480,9 @@ func (t *tracker) after(ctx context.Context, b storage.Box) error {
 	return t.send(ctx, b)
 }
 
-// ended pushes the last event of a request to the client's connection, unless it was pushed
-// before. It pushes only an event of generation 0, because the instance that wrote the event may
-// have died before it pushed it.
+// ended pushes the last event of a request to the client's connection, unless it was pushed before.
+// It pushes only events of generation 0, which instances write: the instance may have died before
+// it pushed the event.
 func (t *tracker) ended(ctx context.Context, tail storage.Tail) error {
 	if tail.Gen != 0 {
 		return nil

@@ -71,8 +71,8 @@ func (x *boxes) rouse(ctx context.Context, id storage.BoxID, tenant, server stri
 		if b.State != storage.Asleep && !mine {
 			return b, nil
 		}
-		// The answer to an earlier write of this lease was lost. Replace the lease: no runner
-		// has been started with its token.
+		// The lease is this caller's own if the answer to its write was lost. It is replaced,
+		// because no runner has been started with its token.
 		b.Tenant, b.Server = tenant, server
 		b, token := x.lease(b, owner, mine)
 		if err := x.Store.SaveBox(ctx, b); err != nil {
@@ -214,7 +214,7 @@ func (x *boxes) endWaiting(ctx context.Context, id storage.BoxID, session storag
 	})
 }
 
-// each calls the function do for each item of a box, until do returns an error.
+// The method each calls the function do for each item of a box, until do returns an error.
 func (x *boxes) each(ctx context.Context, id storage.BoxID, do func(storage.Item) error) error {
 	all, err := x.Store.Items(ctx, id)
 	for i := 0; err == nil && i < len(all); i++ {
@@ -264,8 +264,8 @@ func (x *boxes) endItemWith(ctx context.Context, it storage.Item, why *wire.Erro
 	return x.Store.DeleteItem(ctx, it.Box, it.ID, 0)
 }
 
-// takeItem takes an item for generation 0, which stands for an instance: no runner can take it
-// any more. taken is false if the item has changed since it was read, or has ended.
+// takeItem changes an item so that no runner can take it any more: it gets generation 0, which
+// stands for instances. taken is false if the item has changed since it was read, or is gone.
 func (x *boxes) takeItem(ctx context.Context, it storage.Item) (taken bool, err error) {
 	if it.State == storage.Taken && it.Gen == 0 {
 		return true, nil // an instance has taken the item before, and may have died

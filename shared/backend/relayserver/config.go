@@ -61,8 +61,8 @@ type Config struct {
 	// would wake one more is Busy. 0, or nil in place of the function, means any number.
 	BoxesOf func(ctx context.Context, tenant string) int
 	// WaitingCalls is about how many requests may wait for one box that is not up. One more is
-	// Busy, because each waiting request occupies an instance, and frames need instances, too. 0
-	// means any number.
+	// Busy, because each occupies an instance, and so does each frame of a runner. 0 means any
+	// number.
 	WaitingCalls int
 	// Snapshots gives runners the URLs of snapshots. nil refuses every request for a URL.
 	Snapshots Snapshots
@@ -79,11 +79,11 @@ type Config struct {
 	// default.
 	EventAge time.Duration
 	Log      *slog.Logger
-	// ShowErrors has the log lines of failed calls repeat what the server answered. Set it
+	// ShowErrors says whether log lines of failed calls repeat what the server answered. Set it
 	// where the operator is the only caller.
 	ShowErrors bool
-	// Held keeps the tools of servers as they were accepted; see [sessions.Server].Pin. nil stands
-	// for one that does not log.
+	// Held keeps the tools of servers as they were accepted; see [sessions.Server].Pin. nil: a Held
+	// that does not log.
 	Held *sessions.Held
 	// Observer gets an event for each request that may start a process, and for each frame that
 	// Meter counts. If it is nil, Log gets a line for each.

@@ -11,12 +11,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// This file handles events frames.
+// This file handles frames of the type events.
 //
-// Nothing checks that events are JSON-RPC. A hostile runner can write only to sessions of its
-// own box, whose clients get the messages of that server in any case. The store refuses events
-// with a line feed, which would break the framing of SSE. Code that parses an event treats one
-// that it cannot parse as no response.
+// Nothing checks that events are JSON-RPC. A hostile runner can write only to sessions of its own
+// box, whose clients get the messages of that server in any case. The store refuses events with a
+// line feed, which would break the framing of SSE. Code that cannot parse an event does not take
+// it for a response.
 
 // streamPart is the part of an events frame that belongs to one stream.
 type streamPart struct {
@@ -214,10 +214,10 @@ func (x *boxes) appendStream(ctx context.Context, p *sessions.Published) (closed
 	return false, err
 }
 
-// appendStandalone writes a batch to the standalone stream. A runner that is new to the session
-// sends First 0. Then appendStandalone writes behind the last event, sets First, and keeps runners of
-// older generations from writing. The result is write, refuse if a newer generation has written, or
-// ignore if a later batch of the same runner is in the log already.
+// appendStandalone writes a batch to the standalone stream. For a runner that is new to the
+// session, First is 0: appendStandalone then sets First to the index after the last event. v is
+// refuse if a newer generation has written to the stream, ignore if a later batch of the same
+// runner is in the log, and write otherwise.
 func (x *boxes) appendStandalone(ctx context.Context, p *sessions.Published) (v decision, err error) {
 	b := &p.Batch
 	if b.First > 0 {

@@ -93,7 +93,7 @@ func startFailure(err error) storage.Failure {
 	}
 }
 
-// The error phases that this package reports.
+// These phases say in errors where a request failed.
 const (
 	phaseUnavailable = "box_unavailable"
 	phaseConnect     = "relay_connect"

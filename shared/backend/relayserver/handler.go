@@ -15,10 +15,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Handler is the relay function. It handles one frame of a runner's connection at a time;
-// frames come in any order, and some come twice. A Handler trusts a frame only because of a
-// ticket, a token or the runner's own random id in the frame. A Handler is safe for
-// concurrent use.
+// Handler handles the frames that runners send over the relay. Frames come in any order, and some
+// come twice. A Handler trusts a frame only because of a ticket, a token or the runner's own random
+// id in the frame. A Handler is safe for concurrent use.
 type Handler struct{ *boxes }
 
 // NewHandler returns a Handler. It does not check c.
@@ -132,7 +131,7 @@ func (r runner) frame(ctx context.Context, f frame.Frame) ([]byte, error) {
 		proven(ctx)
 	}
 	encoded := frame.Encode(reply)
-	if len(encoded) > frame.MaxFrame { // a welcome with many variables; a route response is one message, a post may be several
+	if len(encoded) > frame.MaxFrame { // a welcome with many variables: it can be posted in parts, but must not be returned in parts
 		return nil, r.h.post(ctx, r.conn, reply)
 	}
 	return encoded, nil
@@ -159,9 +158,9 @@ func (r runner) part(ctx context.Context, f frame.Part) (frame.Frame, error) {
 	return frame.PartOK{Frame: f.Frame, N: f.N}, err
 }
 
-// placeOf splits the name of a long frame, "NUMBER.NONCE". The store has the pieces under the number,
-// place. It has nonce, with a newline, in front of each piece, because older pieces of another frame
-// may still be there.
+// placeOf splits the name of a long frame, "NUMBER.NONCE". The store has the pieces of the frame
+// under the number, which is place. Each piece begins with nonce, which ends in a newline, because
+// older pieces of another frame may still be there.
 func placeOf(name string) (place, nonce string, ok bool) {
 	place, nonce, ok = strings.Cut(name, ".")
 	n, err := strconv.Atoi(place)
@@ -367,9 +366,9 @@ func (r runner) open(ctx context.Context, sealed string) (Ticket, error) {
 	return t, nil
 }
 
-// status handles a report about a process. A report with a payload is the handshake of a fresh
-// process, or its lists; a ticket proves it. A report without a payload has no ticket, and
-// goes to the log if it comes over the connection that the box record has.
+// status handles a report about a process. A report with a payload has a ticket, and is the
+// handshake or the lists of a fresh process. A report without a payload has no ticket: it counts
+// only over the connection that is in the record of the box.
 func (r runner) status(ctx context.Context, f frame.Status) error {
 	if len(f.Payload) == 0 {
 		b, err := r.h.Store.Box(ctx, f.Box)

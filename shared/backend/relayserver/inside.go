@@ -93,8 +93,8 @@ func (x *boxes) insideBox(ctx context.Context, b storage.Box, tenant, server str
 	}
 }
 
-// now returns the present record of the box of b if the box runs in this program, and b if
-// not.
+// The method now returns the present record of a box in this program. For any other box it returns
+// b.
 func (x *boxes) now(b storage.Box) storage.Box {
 	if x.Inside != nil {
 		if l := x.Inside.find(b.ID); l != nil && isOver(l.saved) && l.failed == nil {
@@ -104,8 +104,8 @@ func (x *boxes) now(b storage.Box) storage.Box {
 	return b
 }
 
-// life returns the life of a box, nil if there is none. If wakes is set, it makes one that is
-// missing. If first is true, life has made one, and the caller must call begin.
+// The method life returns the life of a box, nil if there is none. If wakes is set, it makes a
+// missing life. If first is true, it has made the life, and the caller must call begin.
 func (in *Inside) life(b storage.Box, wakes bool) (l *life, first bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -131,9 +131,9 @@ func (in *Inside) remove(l *life) {
 	}
 }
 
-// begin starts a box and writes into its record that it is awake. The box executes nothing
-// before that write. If b says that the box is awake already, the program that wrote b has
-// ended. begin returns Conflict if another program has woken the box since b was read.
+// begin starts a box and writes into its record that it is awake. The box executes nothing before
+// that write. If the record b is that of an awake box, it comes from a program that has ended.
+// begin returns Conflict if another program has woken the box since b was read.
 func (x *boxes) begin(ctx context.Context, l *life, b storage.Box, tenant, server string) error {
 	task := ""
 	for {
@@ -260,7 +260,7 @@ func (in *Inside) Join(j frame.Joining) (frame.Link, error) {
 	return l, nil
 }
 
-// insideIdle is how long a box stays awake without work if its Joining does not say.
+// insideIdle is how long a box stays awake without work if its [frame.Joining] has no Idle.
 const insideIdle = 2 * time.Minute
 
 // Left records that nothing of a box runs any more. If the box has not said bye,

@@ -41,7 +41,7 @@ type life struct {
 	worked atomic.Bool   // a message did more than list or initialize
 
 	mu        sync.Mutex
-	changed   sync.Cond              // leaving, refusing or an outbox has changed
+	changed   sync.Cond              // signals that the field leaving or refusing, or an outbox, has changed
 	open      bool                   // the Executor takes calls; until then they wait in queue
 	queue     []func(frame.Executor) // calls that wait until the box is open, in order
 	inFlight  map[storage.StreamID]*request
@@ -49,7 +49,7 @@ type life struct {
 	outboxes  map[storage.ID]*outbox       // by session
 	seq       int64                        // number of the last batch
 	delivered int                          // how many deliveries the box got
-	halted    int                          // 1 + delivered at the moment when all processes were stopped; 0: never
+	halted    int                          // delivered + 1 when all processes were last stopped; 0: never
 	reports   int                          // how many reports are being written to the store
 	pulling   bool                         // a goroutine reads the inbox
 	pullAgain bool                         // the inbox must be read once more
@@ -254,8 +254,8 @@ func (l *life) take(f frame.Deliver) error {
 	return nil
 }
 
-// pullSoon starts a goroutine that delivers what waits in the inbox. A goroutine that runs
-// already reads the inbox once more.
+// pullSoon starts a goroutine that delivers what waits in the inbox. If this goroutine runs
+// already, it reads the inbox once more.
 func (l *life) pullSoon() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -343,7 +343,7 @@ func (l *life) trace(ctx context.Context, d *request) error {
 		l.mu.Unlock()
 		return nil
 	}
-	d.marked = true // whoever ends the request now removes the item
+	d.marked = true // from now on, whoever ends the request removes the item
 	l.mu.Unlock()
 	_, err := h.Store.PutItem(ctx, storage.Item{Box: l.id, ID: d.to.Stream, State: storage.Taken, Gen: l.gen, Address: d.to, Created: time.Now()})
 	if err == nil {
@@ -380,10 +380,10 @@ func (l *life) outbox(id storage.ID) *outbox {
 	return o
 }
 
-// Event implements frame.Link. If e ends the only request in flight of its session, e is in the
-// log when Event returns. If several requests are in flight, a goroutine of its own writes each
-// end, so that several writes share an fsync of the store. Other events wait in the outbox
-// while earlier ones are being written.
+// Event implements frame.Link. If e ends the only request in flight of its session, e is in the log
+// when Event returns. If several requests are in flight, Event starts a goroutine for an end, so
+// that several writes share an fsync of the store. Other events wait in the outbox while earlier
+// ones are being written.
 func (l *life) Event(e frame.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -481,8 +481,8 @@ func (l *life) flush(o *outbox) {
 }
 
 // send writes the parts of a batch, and tries again until the store has them. size is the sum of
-// their bytes. stream is "" unless the batch has one stream and is written beside other batches of
-// its session.
+// their bytes. stream is the stream of a batch that is written beside other batches of its session,
+// "" for any other batch.
 func (l *life) send(o *outbox, stream string, parts []insidePart, size int) {
 	var ack frame.Ack
 	for !isOver(l.over) {
@@ -664,8 +664,7 @@ func (l *life) report(s frame.StatusReport) {
 	}
 }
 
-// kept reports whether a report has only a handshake that the store has got within the last
-// day.
+// kept reports whether f has only a handshake, and the store got the same one within the last day.
 func (r runner) kept(ctx context.Context, a storage.Address, f frame.Status) bool {
 	if f.Lists != "" || f.Era != "" {
 		return false
@@ -777,7 +776,7 @@ func (l *life) Run(ctx context.Context) error {
 }
 
 // claimedFor is how long a life remembers what it has claimed from the inbox. It must be longer
-// than validity.
+// than the constant validity.
 const claimedFor = 15 * time.Minute
 
 // mayLeave puts the box to sleep if it has nothing to do. It returns the time after which to

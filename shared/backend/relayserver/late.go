@@ -17,8 +17,8 @@ import (
 // generation 0.
 
 // returned handles a message that its runner gives back without having executed it: it puts the
-// message into the inbox. If the request has an item by now, that item stays. returned reads the log
-// after the write, and deletes the item of a request that has ended.
+// message into the inbox, unless the request has an item by now. If the log has the end of the
+// request after that, returned deletes the item.
 func (r runner) returned(ctx context.Context, f frame.Return) error {
 	t, err := r.open(ctx, f.Ticket)
 	if err != nil {
@@ -45,9 +45,9 @@ func (r runner) returned(ctx context.Context, f frame.Return) error {
 	return r.h.Store.DeleteItem(ctx, it.Box, it.ID, 0)
 }
 
-// ask decides whether a runner may execute a late deliver frame. It writes the request's item first,
-// and reads the record and the log after that. An instance that ends the request at the same time
-// has taken the item, or ask sees the end in the log. A runner may ask again.
+// ask decides whether a runner may execute a late deliver frame. It writes the request's item, and
+// then reads the item, the record and the log. If an instance ends the request at the same time,
+// ask finds the item taken, or the end in the log. A runner may ask again.
 func (r runner) ask(ctx context.Context, f frame.Ask) (frame.Frame, error) {
 	t, err := r.open(ctx, f.Ticket)
 	if err != nil {

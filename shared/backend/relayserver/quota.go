@@ -40,12 +40,11 @@ func (x *boxes) admit(ctx context.Context, d sessions.Delivery, box storage.Box)
 	return storage.Errorf(storage.Busy, "%d requests already wait for the box of server %q, which is still starting, and no more may wait: try again in some seconds", waiting, d.Server)
 }
 
-// allow returns Busy if the other boxes of a tenant use up its quota of running boxes. Its
-// caller has stored nothing of the request: an accepted request is executed whatever the
-// quota. Several callers at a time may start a few boxes too many.
+// allow returns Busy if the other boxes of a tenant use up its quota of running boxes. Several
+// callers at a time may start a few boxes too many.
 //
-// If Store.Due names too many boxes, allow reads the record of each, because Due also names
-// sleeping boxes with items.
+// Store.Due also names sleeping boxes with items. If it names enough boxes to use up the quota,
+// allow reads their records.
 func (x *boxes) allow(ctx context.Context, id storage.BoxID, tenant string) error {
 	if x.BoxesOf == nil {
 		return nil

@@ -178,7 +178,7 @@ func (x *boxes) settleSuspended(ctx context.Context, b storage.Box, it storage.I
 	return x.resume(ctx, it)
 }
 
-// anew restarts the time limit of a suspended call at now. The item may lack Raw.
+// anew restarts the time limit of a suspended call at now. it.Raw may be nil.
 func (x *boxes) anew(ctx context.Context, it storage.Item, now time.Time) error {
 	whole, err := x.Store.Item(ctx, it.Box, it.ID)
 	if errors.Is(err, storage.NotFound) {

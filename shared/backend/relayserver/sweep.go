@@ -264,10 +264,8 @@ func (x *boxes) sweepEnded(ctx context.Context, it storage.Item) error {
 	return x.endedItem(ctx, it)
 }
 
-// endedItem deletes the item of a request whose end is in the log, unless the end is pushed to a
-// connection. The item of a pushed end stays until an instance has acked the runner's batch. If
-// the generation is lost first, the item says that it is not known whether the client has the
-// end.
+// endedItem deletes the item of a request whose end is in the log. It keeps the item if the end is
+// pushed to a connection: publish deletes that item after the push.
 func (x *boxes) endedItem(ctx context.Context, it storage.Item) error {
 	if it.Address.Pushed() {
 		return nil

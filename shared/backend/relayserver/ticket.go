@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Ticket says where a box may write the events of one request. A runner has it sealed, and
-// shows it with the events; see package relay.
+// Ticket says where a box may write the events of one request. A runner gets it in sealed form, and
+// sends it with the events; see package relay.
 type Ticket struct {
 	storage.Address
 	Gen     storage.Generation `json:"g"`

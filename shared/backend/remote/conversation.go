@@ -170,9 +170,9 @@ func (x *exchange) ask(ctx context.Context, raw []byte, header http.Header) (*co
 	return x.stream(ctx, http.MethodPost, x.url, raw, header)
 }
 
-// asking is ask, but does not wait for the headers of the response. A server may send them
-// only after its client has answered a question on another stream. If ask fails, the next
-// method of the conversation returns the error of ask.
+// asking is ask, but does not wait for the headers of the response. A server may send them only
+// after its client has answered a question on another stream. If ask fails, [conversation.next]
+// returns the error.
 func asking(ctx context.Context, x *exchange, raw []byte) *conversation {
 	own, stop := context.WithCancel(context.WithoutCancel(ctx))
 	t := &conversation{events: make(chan wire.SSE), stop: stop, leave: context.AfterFunc(ctx, stop), single: true, flow: &flow{}}
@@ -264,7 +264,7 @@ type limited struct {
 }
 
 func (l limited) Read(p []byte) (int, error) {
-	n, err := l.body.Read(p[:min(len(p), maxAhead/4)]) // small reads, so that one read beyond an event does not exceed maxAhead
+	n, err := l.body.Read(p[:min(len(p), maxAhead/4)]) // reads are small, because one may go beyond an event
 	if l.ahead.Add(int64(n)) > maxAhead && l.kept.Load() {
 		return 0, errAhead
 	}

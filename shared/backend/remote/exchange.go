@@ -23,12 +23,12 @@ type exchange struct {
 	url     *url.URL
 	header  http.Header
 	secrets []string // values of headers, which errors must not show
-	forget  []func() // have the commands of headers run again for the next request
+	forget  []func() // make Server.Run execute the commands again for the next request
 	lacks   bool     // the caller lacks a key or token that a header needs
 	link    link
-	offers  era // the newest era of the server, which greet sets
+	offers  era // the newest era of the server, as greet found out
 	req     bridge.Request
-	flow    *flow // counts what comes in on the next stream; nil if that stream makes its own
+	flow    *flow // counts the bytes of the next stream; nil: the stream gets a counter of its own
 }
 
 // exchange prepares a request: the URL and the headers with the secrets of its caller.
@@ -48,7 +48,7 @@ func (s *server) exchange(ctx context.Context, r native.Request) (*exchange, *wi
 		for _, provider := range s.Providers {
 			value = strings.ReplaceAll(value, "${principal:"+provider+"}", has[provider].Value)
 			if has[provider].Value == "" && strings.Contains(s.Headers[name], "${principal:"+provider+"}") {
-				value, x.lacks = "", true // many servers answer lists without the header
+				value, x.lacks = "", true // many servers list their tools without the header
 			}
 		}
 		if value == "" {
@@ -139,7 +139,7 @@ func (x *exchange) reads() bool {
 	return x.r.Method != wire.MethodToolsCall && !wire.OfExtension(x.r.Method)
 }
 
-// once sends the request in the protocol that x.link names.
+// The method once sends the request in the protocol that x.link names.
 func (x *exchange) once(ctx context.Context) (json.RawMessage, *wire.Error, error) {
 	switch {
 	case x.link.Era == eraModern:

@@ -41,7 +41,7 @@ func (s *server) Tell(ctx context.Context, r native.Request) {
 		_ = post(ctx, x, x.url, raw, header) // a notification may be lost
 		return
 	case x.link.Era != eraHTTP:
-		return // such a server asks for the roots while it answers the next request
+		return // the server asks for the roots while it answers the next request
 	case !roots || !listens(x):
 		if bridge.SaysModern(r.Params) {
 			raw = wire.NewNotification(r.Method, bridge.Strip(r.Method, r.Params))
@@ -112,5 +112,5 @@ func renamed(ctx context.Context, x *exchange, m wire.Message) []byte {
 	return raw
 }
 
-// sessionName names a session of a server in the ids of its questions.
+// sessionName names a session of the server in the ids that renamed gives to questions.
 func sessionName(id string) string { return hashOf(id)[:8] }

@@ -205,8 +205,8 @@ type following struct {
 	asked      []askedQuestion
 	until      time.Time     // when the client gets the questions; zero: there are none
 	told       int           // how many questions the client got while the request went on
-	parked     []wire.SSE    // questions on the standalone stream that came before the first event of talk
-	due        time.Time     // until when parked waits for an event of talk; zero if nothing has waited
+	parked     []wire.SSE    // questions from the standalone stream, set aside until the request's own stream has an event
+	due        time.Time     // until when the parked questions wait for that event; zero: none has waited
 	polls      int           // how often the stream was resumed since its last message
 	fails      int           // how often the stream was resumed since its last event
 	quiet      time.Duration // a resumed stream that is silent for so long is resumed again; 0: the stream was not resumed
@@ -289,8 +289,8 @@ func (c *following) follow(ctx context.Context) (json.RawMessage, *wire.Error, e
 	}
 }
 
-// gathers reports whether the client must be asked. Questions that come before c.until, which
-// gathers sets at the first question, go to the client together with the first.
+// gathers reports whether the client must be asked. At the first question it sets c.until. The
+// client gets all questions that come before c.until together.
 func (c *following) gathers() bool {
 	switch {
 	case !c.turn.Asks():

@@ -59,7 +59,7 @@ type streamState struct {
 // linkName is the name of the durable value that holds a link.
 const linkName = "remote"
 
-// Times of a handshake.
+// How long the handshake and the end of a session may take.
 const (
 	greetWithin = 30 * time.Second
 	leaveWithin = time.Second
@@ -204,9 +204,9 @@ func (x *exchange) greet(ctx context.Context) error {
 	return x.greetSSE(ctx)
 }
 
-// prefer opens a legacy session at a server of the modern era, if the client is a legacy one that
-// sends notifications/roots/list_changed, which 2026-07-28 does not have. If the server refuses, or
-// gives no session id and so could not ask for the roots, prefer keeps the modern era.
+// prefer opens a legacy session at a modern server for a legacy client that sends
+// notifications/roots/list_changed, because 2026-07-28 does not have this notification. If the
+// server refuses or gives no session id, prefer keeps the modern era.
 func prefer(ctx context.Context, x *exchange) {
 	modern := x.link
 	if !x.r.Legacy || x.r.Once || string(wire.Lookup(x.r.Init, "capabilities", "roots", "listChanged")) != "true" {

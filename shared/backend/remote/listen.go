@@ -143,8 +143,8 @@ func (c *following) forward(ctx context.Context, m wire.Message) {
 	}
 }
 
-// unpark handles the questions that overhear has set aside (c.parked). It does nothing as long as
-// the stream of the request cannot be resumed and c.due is in the future.
+// unpark gives the questions in c.parked to overhear again. It does nothing while the stream of the
+// request cannot be resumed and c.due is in the future.
 func (c *following) unpark(ctx context.Context) {
 	if len(c.parked) == 0 || c.talk.last == "" && time.Now().Before(c.due) {
 		return
@@ -177,7 +177,8 @@ func (c *following) withdraws(m wire.Message) bool {
 // sent before on the standalone stream.
 const afterwards = 30 * time.Millisecond
 
-// leaves passes on the questions of the server that are unanswered when the request has ended.
+// When the request has ended, the method leaves passes on the questions of the server that nobody
+// has answered.
 func (c *following) leaves(ctx context.Context) {
 	if c.link.Era != eraHTTP {
 		return // over HTTP+SSE the questions end with the stream
@@ -227,8 +228,8 @@ func (c *following) linger(ctx context.Context) {
 	}
 }
 
-// late handles a message that came after the request had its answer. A legacy client can still get a
-// question. For a modern client late refuses the question.
+// The method late handles a message that came after the request had its answer. A legacy client can
+// still get a question. For a modern client, the question is refused.
 func (c *following) late(ctx context.Context, e wire.SSE) {
 	m, err := wire.Parse(e.Data)
 	switch {

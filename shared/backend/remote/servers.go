@@ -27,9 +27,9 @@ type Server struct {
 	Name    string
 	URL     string
 	Headers map[string]string // on each request; values may hold ${principal:NAME}
-	// Commands has the headers whose values are the output of a command, which Run executes. Run may
-	// keep a value until forget is called, because the server has refused it. The error of Run has no
-	// secrets.
+	// Commands has the headers whose values are the output of a command. Run executes the command,
+	// and may keep the value. If the server refuses the value, forget is called. The error of Run
+	// has no secrets.
 	Commands  map[string]string
 	Run       func(ctx context.Context, command string) (value string, forget func(), err error)
 	Transport Transport
@@ -60,8 +60,8 @@ type Servers struct {
 	standalone map[standaloneKey]*standaloneStream
 }
 
-// A cache of Servers is emptied before it gets more entries than the constant most. links is
-// also emptied when its handshakes have more than mostGreeted bytes together.
+// These limit the caches of Servers. A cache with the number of entries most is emptied before it
+// gets another. links is also emptied if its handshakes have more than mostGreeted bytes together.
 const (
 	most        = 10_000
 	mostGreeted = 32 << 20

@@ -33,7 +33,7 @@ type standaloneStream struct {
 	apart int    // how many messages went to the client's standalone stream
 
 	subscribers []*subscriber // guarded by Servers.mu; in the order in which they joined
-	others      bool          // guarded by Servers.mu; streamState.Others as it is now
+	others      bool          // guarded by Servers.mu; the new value of streamState.Others
 }
 
 // standaloneKey names a standalone stream: by the client's session here and the session at the server.
@@ -56,7 +56,6 @@ type serverTraits struct {
 	slow  bool // the server sends no headers before its first message
 }
 
-// Times and bounds of a standalone stream.
 const (
 	// openWithin is how long a request waits for the standalone stream, so that the server
 	// has it before the request. openSoon is the same for a slow server (serverTraits).
@@ -221,7 +220,7 @@ func (e *standaloneStream) listen(ctx context.Context) {
 	}
 }
 
-// never reports whether r, the refusal of a standalone stream, means that the server has none.
+// never is true if r means that the server has no standalone streams at all.
 func (r *refusal) never() bool {
 	switch r.status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusConflict, http.StatusTooManyRequests:
@@ -323,7 +322,7 @@ func (e *standaloneStream) pass(ctx context.Context, event wire.SSE) bool {
 	switch {
 	case err != nil: // the event has no message, only an id
 	case m.Kind == wire.Request && m.Method == wire.MethodPing:
-		_ = e.x.tell(ctx, nil, wire.ResultResponse(m.ID, nil)) // the server asks again
+		_ = e.x.tell(ctx, nil, wire.ResultResponse(m.ID, nil)) // if this is lost, the server pings again
 	case m.Kind == wire.Notification && (aboutSession(m.Method) || wire.OfExtension(m.Method)):
 		e.aside(ctx, event.Data)
 	default:

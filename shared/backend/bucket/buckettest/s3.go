@@ -34,7 +34,7 @@ const (
 	Region = "eu-test-1"
 )
 
-// S3 is one endpoint.
+// S3 is an HTTP server that answers as S3 does.
 type S3 struct {
 	server *httptest.Server
 

@@ -21,10 +21,10 @@ const (
 	// fetcherImage is alpine:3.22 for both architectures, 4 MB, whose wget checks
 	// certificates.
 	fetcherImage = "public.ecr.aws/docker/library/alpine@sha256:14358309a308569c32bdc37e2e0e9694be33a9d99e68afb0f5ff33cc1f695dce"
-	// fetchTime is the number of seconds after which ECS gives up a first container.
+	// fetchTime is the number of seconds after which ECS gives up the first container.
 	fetchTime = 60
-	// fetchMB is reserved for a first container. ECS refuses containers that reserve more
-	// than their task has.
+	// fetchMB is reserved for the first container. ECS refuses containers that reserve more than
+	// their task has.
 	fetchMB = 64
 
 	volume = "dormouse"

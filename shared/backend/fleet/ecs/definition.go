@@ -54,7 +54,7 @@ func (s Size) Fargate() (Size, error) {
 		fleet.ErrInvalid, s.CPUs, s.MemoryMB)
 }
 
-// sizes is a row of Fargate's table for Linux.
+// sizes says how much memory Fargate permits with a number of processors.
 type sizes struct {
 	cpus              float64
 	least, most, step int // MiB
@@ -159,9 +159,9 @@ func (f *Fleet) logs() *logging {
 }
 
 // register creates the task definition, or one more revision of it. Equal revisions are harmless.
-// register does not look for the definition first, because the functions would need the right to
-// read every task definition of the account. In a definition for one server, register replaces the
-// name of the server's image by one with its present digest.
+// register does not look for the definition first, which would need the right to read every task
+// definition of the account. If the image is that of one server, register adds its present digest
+// to its name.
 func (f *Fleet) register(ctx context.Context, def definition) error {
 	if def.own {
 		if err := f.pin(ctx, &def.Containers[0]); err != nil {

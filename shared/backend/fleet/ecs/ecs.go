@@ -87,12 +87,12 @@ type Config struct {
 	// the runner program.
 	Image string
 	Size  Size `json:"-"`
-	// Runner says where the runner program is in S3, "BUCKET/FOLDER/SHA256". SHA256 is the
-	// digest of the program, in hexadecimal. "" is for functions that start no box.
+	// Runner says where the runner program is in S3, "BUCKET/FOLDER/SHA256". SHA256 is the digest
+	// of the program, in hexadecimal. A program that starts no box may leave Runner empty.
 	Runner string
 	// RunnerURL returns a URL, valid for some minutes, by which a task gets the runner.
 	RunnerURL func(context.Context) (string, error) `json:"-"`
-	// Inspect asks its registry about an image that a Shape names. It returns the name of the image
+	// Inspect asks the registry about an image that a Shape names. It returns the name of the image
 	// with its digest, and what the image starts. Errors: those of package fleet.
 	Inspect func(ctx context.Context, image string) (name string, config frame.Image, err error) `json:"-"`
 	// Arch is the processor architecture of the images, "arm64" or "amd64".
@@ -208,7 +208,6 @@ func (f *Fleet) run(ctx context.Context, in runTask) error {
 	return nil
 }
 
-// request returns the input for RunTask.
 func (f *Fleet) request(t fleet.Task, family, url string) (runTask, error) {
 	overrides, err := f.overridesOf(t, url)
 	if err != nil {
@@ -251,8 +250,8 @@ func tagValue(text string) string {
 
 func taskID(token string) string { return Place + "/" + token }
 
-// overridesOf returns the environments of both containers: for the runner the variables of the
-// task, in sorted order, and for the first container the variables of its script, fetch.
+// overridesOf returns the environment variables of both containers: for the runner those of the
+// task, in sorted order, and for the first container those that the script fetch reads.
 func (f *Fleet) overridesOf(t fleet.Task, url string) (overrides, error) {
 	if !isName(t.ClientToken, fleet.MaxClientToken, "_/-") {
 		return overrides{}, fmt.Errorf("%w: the client token must be 1 to %d letters, digits, -, _ and /", fleet.ErrInvalid, fleet.MaxClientToken)

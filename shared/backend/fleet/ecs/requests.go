@@ -15,7 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// requests makes the requests to ECS that a fleet needs, in its protocol awsjson 1.1.
+// requests sends a fleet's requests to ECS, with the protocol awsjson 1.1.
 type requests struct{ awscall.Service }
 
 func newRequests(c Config) requests {
@@ -83,7 +83,7 @@ func (p *problem) Error() string {
 	return fmt.Sprintf("ECS answered %d, %s: %s (request %s)", p.Status, p.Code, p.Message, p.Request)
 }
 
-// is reports whether an error is an answer of ECS with one of the codes.
+// The function is reports whether an error is an answer of ECS with one of the codes.
 func is(err error, codes ...string) bool {
 	p, ok := errors.AsType[*problem](err)
 	return ok && slices.Contains(codes, p.Code)

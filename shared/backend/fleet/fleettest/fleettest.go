@@ -252,7 +252,7 @@ func unlisted(t *testing.T, r rig) {
 	for _, id := range []string{"", "nobody", first} {
 		commontest.CheckIn(t, "stop "+id, r.Fleet.Stop(t.Context(), id, "late"))
 	}
-	if _, err := r.Fleet.Run(t.Context(), r.task("c", nil)); !errors.Is(err, fleet.ErrCapacity) { // the repeated Run counted as a second task
+	if _, err := r.Fleet.Run(t.Context(), r.task("c", nil)); !errors.Is(err, fleet.ErrCapacity) { // the repeated Run counts as a second task
 		t.Errorf("got %v, want %v", err, fleet.ErrCapacity)
 	}
 }

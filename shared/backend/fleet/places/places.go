@@ -108,7 +108,7 @@ func (f *Fleet) Traits(place string) fleet.Traits {
 // be at least the longest limit of a place in any release.
 const goneLife = 8 * time.Hour
 
-// Needs says what the start of a box needs.
+// Needs describes a box for which [Fleet.Choose] chooses the place.
 type Needs struct {
 	Wish    string        // Auto, Lambda or Fargate; "" for the argument wish of New
 	Attempt int           // counted from 1
@@ -127,8 +127,8 @@ type Needs struct {
 const (
 	lambdaCPUs   = 2
 	lambdaMemory = 2048
-	// lambdaTool is the longest tool timeout on Lambda. It leaves enough of the 15 minutes for more
-	// than one call.
+	// lambdaTool is the longest tool timeout on Lambda, where a box ends after 15 minutes. It
+	// leaves time for more than one call.
 	lambdaTool = 10 * time.Minute
 	// lambdaBusy is the value of Needs.Busy above which the base place is cheaper.
 	lambdaBusy = 25 * time.Second

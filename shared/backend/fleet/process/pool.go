@@ -125,7 +125,7 @@ type task struct {
 	killer *time.Timer
 }
 
-// NewPool returns an empty pool. It starts no process, but keeps one thread.
+// NewPool returns an empty pool. It starts no process, but occupies one thread until Close.
 func NewPool(cfg Config) *Pool {
 	if cfg.MaxTasks == 0 {
 		cfg.MaxTasks = defaultMaxTasks

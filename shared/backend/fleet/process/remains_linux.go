@@ -87,8 +87,8 @@ type proc struct {
 	start                uint64 // in clock ticks since boot
 }
 
-// remainsOf picks the processes of the runner from the table: the processes of its session, orphans
-// that it left (see stray), and all descendants of these. It leaves out zombies that another
+// remainsOf picks from the process table what the runner has left behind: the processes of its
+// session, orphans (see stray), and all their descendants. It leaves out zombies that another
 // process has to reap. killed has the start time of each killed process, by pid.
 func (p *Pool) remainsOf(table map[int]proc, runner int, killed map[int]uint64) []proc {
 	first, ok := table[runner]
@@ -120,12 +120,13 @@ func (p *Pool) remainsOf(table map[int]proc, runner int, killed map[int]uint64) 
 	return list
 }
 
-// stray reports whether a child of this program in another session is an adopted orphan, and not
-// one that this program has started. A runner of any pool has the variable taskEnv in its
-// environment; before its exec it has the environment of this program. A session leader that has
-// ended shows no environment. It may be the runner of another task, so stray returns false until
-// the leader has been a zombie for long. A process that was killed as a stray stays one until it is
-// reaped.
+// stray reports whether d, a child of this program in another session, is an orphan that this
+// program has adopted and not started. The leader of d's session tells: a runner of any pool has
+// the variable taskEnv, or before its exec the environment of this program.
+//
+// A leader that has ended shows no environment, and may be the runner of another task. Then only
+// the leader itself counts as a stray, once it has been a zombie for long. A process that was
+// killed as a stray stays one until it is reaped.
 func (p *Pool) stray(table map[int]proc, d proc, killed map[int]uint64) bool {
 	if start, was := killed[d.pid]; was && start == d.start {
 		return true

@@ -17,7 +17,7 @@ func runnerAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: tru
 
 func signalName(s syscall.Signal) string { return unix.SignalName(s) }
 
-// zombie is used on Linux only.
+// zombie has fields on Linux only.
 type zombie struct{}
 
 // reap waits for the end of the runner and kills what is left of its process group.

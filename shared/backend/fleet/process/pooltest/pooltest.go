@@ -17,8 +17,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/process"
 )
 
-// An answer is the body of every response. Programs of earlier releases read it too, in make
-// test-upgrade.
+// An answer is the body of every response. In the test of upgrades, programs of earlier releases
+// read it too.
 type answer struct {
 	ID      string         `json:"id,omitempty"`    // of the task that was started
 	Tasks   []fleet.Status `json:"tasks,omitempty"` // the result of [fleet.Fleet].Tasks
