@@ -405,7 +405,7 @@ func (c *conversation) owner() (newest *request, mixed bool) {
 			return newest, true
 		}
 		if !c.shared {
-			break // all requests are of one session
+			break // one session has one principal
 		}
 	}
 	return newest, false

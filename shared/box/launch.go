@@ -90,8 +90,7 @@ type launch struct {
 }
 
 // lacks looks for the first argument that seems to be a script. If that file does not exist, lacks
-// returns a text that says so, to explain why a server ended at once. For any other server, the
-// text is "".
+// returns a text that says so, to explain why a server ended at once. Otherwise it returns "".
 func (l launch) lacks() string {
 	for _, arg := range l.Args[1:] {
 		if !slices.Contains([]string{".py", ".js", ".mjs", ".cjs", ".ts", ".sh", ".rb", ".jar"}, filepath.Ext(arg)) || strings.HasPrefix(arg, "-") {

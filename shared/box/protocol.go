@@ -25,8 +25,7 @@ type protocol interface {
 	begin()
 	// initialized returns the result that a session's client gets for its initialize.
 	initialized(s *session) json.RawMessage
-	// params returns the params that every request of the box itself has in this protocol, without
-	// those of the method itself.
+	// params returns the params that this protocol demands in a request that the box itself sends.
 	params(method string) json.RawMessage
 	// outgoing translates a client's line for the process. outgoing returns nil if the process
 	// must get nothing. The argument r is the request in the line, nil for other messages.

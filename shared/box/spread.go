@@ -29,7 +29,7 @@ func (s *spread) add(line []byte) {
 	case s.text == nil:
 		return
 	case len(rest) == len(line):
-		*s = spread{} // the line ends the message, or is something else
+		*s = spread{} // a line without indent ends the message
 		return
 	case s.indent == nil:
 		s.indent = bytes.Clone(line[:len(line)-len(rest)])

@@ -92,7 +92,7 @@ func (s *stateless) outgoing(r *request, line []byte) []byte {
 		s.p.conv.end(r, wire.ErrorResponse(r.id, &wire.Error{Code: wire.CodeMethodNotFound, Message: "this method is not served in the version that the client speaks"}))
 		return nil
 	case wire.MethodSetLevel, wire.MethodPing:
-		s.p.conv.end(r, wire.ResultResponse(r.id, nil)) // each request carries the log level
+		s.p.conv.end(r, wire.ResultResponse(r.id, nil)) // the process gets neither: each request carries the log level
 		return nil
 	}
 	r.line = line

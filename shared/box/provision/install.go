@@ -57,7 +57,7 @@ func (s *provisioning) installed(ctx context.Context, r recipe) (string, error) 
 	}
 	defer unlock()
 	if dir, ok := r.ready(home); ok {
-		return dir, nil // another start has made it meanwhile
+		return dir, nil // another start has made the install meanwhile
 	}
 	return s.make(ctx, home, r)
 }

@@ -50,7 +50,7 @@ func (s *provisioning) locked(ctx context.Context, name, what string, resolve fu
 	}
 	defer unlock()
 	if text, err := s.readLock(own); err != nil || text != nil {
-		return locked{text, name}, err // another start has made it meanwhile
+		return locked{text, name}, err // another start has made the lock meanwhile
 	}
 	making := own + ".making"
 	defer func() { _ = removeInstall(making) }() // after an error, the next start removes it

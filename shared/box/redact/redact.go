@@ -274,7 +274,8 @@ func (r *Redactor) Before(s []byte, wholeLines bool) int {
 	return end
 }
 
-// Begin replaces the end of a secret if s begins with it, because the text before s was cut off.
+// Begin replaces the end of a secret at the beginning of s. It is for a text whose earlier part was
+// cut off, perhaps in the middle of a secret.
 func (r *Redactor) Begin(s string) string {
 	f := flatten(s)
 	for _, secret := range *r.secrets.Load() {

@@ -25,8 +25,8 @@ type sleep struct {
 	queries    *queries
 	farewell   *farewell
 
-	halted   int  // the value of inflight.delivered+1 when all processes were last halted; see hasty
-	yielded  int  // the value of inflight.delivered+1 when the host last asked for memory
+	halted   int  // inflight.delivered+1 when all processes were last halted, 0 if never; see hasty
+	yielded  int  // inflight.delivered+1 when the host last asked for memory, 0 if never
 	asking   bool // the Executor was asked whether the box is idle, and has not answered
 	watching bool // the Executor is being asked, or will be asked when the alarm idle fires
 	idle     alarm

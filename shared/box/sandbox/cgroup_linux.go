@@ -126,7 +126,7 @@ func enable(in string) error {
 	if lists(control, "memory", "pids") {
 		return nil
 	}
-	// The root of the machine has no file cgroup.type, and may keep its processes.
+	// The root cgroup of the machine has no file cgroup.type, and may keep its processes.
 	if _, err := os.Stat(filepath.Join(in, "cgroup.type")); err == nil {
 		child := filepath.Join(in, cgroupOfRunner)
 		if err := os.Mkdir(child, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {

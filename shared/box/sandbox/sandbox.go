@@ -140,13 +140,13 @@ type Guard string
 // The guards, each with the field of [Policy] that asks for it. Every policy asks for GuardFiles and
 // GuardNeighbours.
 const (
-	GuardNetwork    Guard = "network"    // with NoSockets: the program cannot reach the network
-	GuardSockets    Guard = "sockets"    // with Sockets below AllSockets: the program cannot reach servers on unix sockets of this machine
+	GuardNetwork    Guard = "network"    // the program cannot reach the network (Sockets is NoSockets)
+	GuardSockets    Guard = "sockets"    // the program cannot reach unix sockets of other programs (Sockets is not AllSockets)
 	GuardFiles      Guard = "files"      // the program can open only the system's files, Workspace, Temp, Read and Write
 	GuardNeighbours Guard = "neighbours" // the program cannot see memory, environment and descriptors of others
-	GuardMemory     Guard = "memory"     // with Memory: the program cannot use more memory
-	GuardProcesses  Guard = "processes"  // with Processes: the program cannot start more processes
-	GuardCPUs       Guard = "cpus"       // with CPUs: the program cannot use more CPUs
+	GuardMemory     Guard = "memory"     // the program cannot use more memory than Memory
+	GuardProcesses  Guard = "processes"  // the program cannot have more processes than Processes
+	GuardCPUs       Guard = "cpus"       // the program cannot use more CPUs than the field CPUs
 )
 
 // Lack is a guard that a policy asks for and this system does not have.
