@@ -111,7 +111,7 @@ func withClient(props []byte, client string, scopes []string) []byte {
 }
 
 // begin stores a new grant, and returns it and its first refresh token. The grant expires with its
-// code, unless the program has sent the tokens and then calls keep. If the grant exists already,
+// code, unless the caller calls keep after it has sent the tokens. If the grant exists already,
 // begin returns Conflict.
 func (b *grants) begin(ctx context.Context, g storage.Grant, handle string) (refresh string, begun storage.Grant, err error) {
 	refresh, now := refreshToken(handle, random(32)), time.Now()

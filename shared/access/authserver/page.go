@@ -82,7 +82,7 @@ type addition struct {
 	tools         []string
 }
 
-// additions returns what the scopes of a request add to what every token is good for.
+// additions returns the optional scopes that a request asks for, with the tools that each adds.
 func (b *Server) additions(req request) (all []addition) {
 	for _, member := range b.settings.Members(req.Server) {
 		for _, scope := range req.Scopes {

@@ -119,7 +119,7 @@ func (p *provider) URL(ctx context.Context, a Attempt, redirect string) (string,
 	return c.AuthCodeURL(a.State, oidc.Nonce(a.Nonce), oauth2.S256ChallengeOption(a.Verifier)), nil
 }
 
-// notSignedIn is the error for an answer with which a provider does not sign the user in.
+// notSignedIn returns the error for a sign-in that has failed at the provider.
 func notSignedIn(why string) *storage.Error {
 	return storage.Errorf(storage.Unauthenticated, "the identity provider has not signed you in: %s", why)
 }

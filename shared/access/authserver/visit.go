@@ -32,8 +32,8 @@ func (b *Server) Visit(w http.ResponseWriter, r *http.Request, server, back stri
 	return b.begins(w, r, request{Server: server}, back)
 }
 
-// Visitor returns the user who has signed in with this browser for a page about a server,
-// in the last minutes.
+// Visitor returns the user of this browser, if [Server.Visit] has signed them in for this server
+// in the last 15 minutes.
 func (b *Server) Visitor(r *http.Request, server string) (storage.Identity, bool) {
 	var v visitor
 	if !b.open(forVisit, b.cookies.Get(r, cookieVisit), &v) || v.Server != server || time.Now().Unix() > v.Until {

@@ -31,7 +31,8 @@ const (
 )
 
 const (
-	// refusedFor is how long nobody asks the identity provider again after it has refused.
+	// refusedFor is how long the package waits after a refusal before it asks the identity
+	// provider again.
 	refusedFor = time.Minute
 	// unsaidLife is how long a token is used if the identity provider does not say when it
 	// ends.

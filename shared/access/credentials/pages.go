@@ -22,8 +22,7 @@ import (
 
 // SignIn finds out who the user of a browser is. Package authserver implements it.
 type SignIn interface {
-	// Visitor returns the user who has signed in with this browser a moment ago, for a
-	// server.
+	// Visitor returns the user of this browser, if they have just signed in for this server.
 	Visitor(r *http.Request, server string) (storage.Identity, bool)
 	// Visit has the user sign in, and come back to a path of this endpoint with its query.
 	Visit(w http.ResponseWriter, r *http.Request, server, back string) error

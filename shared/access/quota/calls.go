@@ -27,7 +27,7 @@ type calls struct {
 	until  time.Time // when the tokens are lost
 	batch  int       // how many tokens to take from the bucket next time
 	backup time.Time // when the bucket of this instance is full, while the store is down
-	flood  time.Time // each refusal moves it ahead; if it is far ahead of now, the caller is a flood
+	flood  time.Time // moved ahead by each refusal; see floods
 }
 
 // callsRow is the bucket in the store. Times are Unix microseconds.
@@ -128,9 +128,9 @@ func (c *calls) grant(r Rate, n int) (row callsRow, taken int, after time.Durati
 	return callsRow{Now: now, Full: full + take*every}, int(take), 0
 }
 
-// giveBack returns the tokens of n calls that did not begin. If this instance keeps tokens in
-// memory now, the tokens stay there. If not, they go back to the row, and an error of the store
-// loses them.
+// giveBack puts back the tokens of n calls that did not begin. If this instance keeps tokens in
+// memory now, they stay there. If not, they go back to the row, and an error of the store loses
+// them.
 func (c *calls) giveBack(ctx context.Context, store storage.Values, r Rate, n int) {
 	if r.most() > 1 && time.Now().Before(c.until) {
 		c.tokens += n

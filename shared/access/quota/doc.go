@@ -15,7 +15,7 @@
 //
 // A rate is a bucket of tokens. An instance takes several tokens at a time from the row and spends
 // them from memory within a second, so that most calls of a busy caller write nothing. The bucket
-// is smaller than the burst by what may be in memory, so that all instances together never exceed
+// is smaller than the burst by the tokens that may be in memory, so that all instances together never exceed
 // the limit in any window. For a low limit, an instance takes one token at a time. An instance that
 // has refused a call asks the store again only when the refusal is over.
 //
@@ -31,6 +31,6 @@
 //
 // # Trouble with the store
 //
-// Rates go on with half of the limit in each instance. A cap of money refuses work once the
-// account could not be read for ten minutes.
+// While the store fails, each instance limits the rates by itself, at half of each rate. A tenant
+// with a cap of money is refused once its account could not be read for ten minutes.
 package quota

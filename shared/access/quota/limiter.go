@@ -189,8 +189,8 @@ func (l *Limiter) giveBack(ctx context.Context, w storage.Work, r Rate, tokens i
 	c.giveBack(ctx, l.store, r, tokens)
 }
 
-// takeCall takes a slot for a message among its principal's calls in flight, and reports
-// whether it did. If most is 0, there is no limit.
+// takeCall takes one of the principal's slots for a message, and reports whether it did. If most
+// is 0, there is no limit.
 func (l *Limiter) takeCall(ctx context.Context, w storage.Work, most int) (taken bool, err error) {
 	if most == 0 {
 		return false, nil
@@ -267,7 +267,7 @@ func (l *Limiter) Flooding(tenant, principal string) error {
 // callerOf returns the key of a caller in the map of floods.
 func callerOf(tenant, principal string) string { return tenant + "\x00" + principal }
 
-// seconds rounds a time up to whole seconds.
+// seconds rounds a time up to whole seconds, at least one.
 func seconds(d time.Duration) int { return max(1, int((d+time.Second-1)/time.Second)) }
 
 // flood refuses all requests of a caller until a call may pass again, but for at least a second and

@@ -28,8 +28,8 @@ type Limits struct {
 // object is a JSON object whose members are not decoded. null stands for "off".
 type object map[string]json.RawMessage
 
-// Read reads the limits of a servers file, nil for none. If the file has no limits, on is
-// false, and nothing is limited. Errors name the key.
+// Read reads the limits in a servers file. If section is nil, on is false, and nothing is limited.
+// Errors name the key.
 func Read(section []byte) (limits Limits, on bool, err error) {
 	if section == nil {
 		return Limits{}, false, nil

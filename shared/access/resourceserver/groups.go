@@ -92,8 +92,8 @@ func (s *ResourceServer) meantFor(g grant, servers []string) (all []string, err 
 	return all, err
 }
 
-// each returns, for each of the servers that the claims admit their user to, the identity with the
-// rules for tools of that server.
+// each returns the servers to which the claims admit the user, with the user's identity and
+// ToolRules at each.
 func (s Settings) each(who storage.Identity, claims map[string]any, servers []string) (map[string]storage.Identity, error) {
 	all := map[string]storage.Identity{}
 	var refused error

@@ -105,8 +105,8 @@ func (s *keySet) matching(algorithm, id string) (found []key) {
 	return found
 }
 
-// fetch makes the attempt that look has begun. The attempt goes on after its caller has gone,
-// because other callers wait for its end.
+// fetch gets the keys, and then closes done. It goes on after its caller has gone, because other
+// callers wait for done.
 func (s *keySet) fetch(ctx context.Context, done chan struct{}) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchWithin)
 	defer cancel()

@@ -69,7 +69,7 @@ type ResourceServer struct {
 
 const (
 	maxKnown   = 1000
-	knownFor   = 5 * time.Minute // how long a verified token is remembered without introspection
+	knownFor   = 5 * time.Minute // how long a verified token is remembered if introspection is off
 	maxToken   = 8 << 10         // bytes of a token
 	maxClaims  = 2 << 10         // bytes of the claims for native servers
 	credential = "idp:"          // prefix of Identity.Credential
@@ -228,7 +228,7 @@ func (s *ResourceServer) admit(g grant, server string) error {
 		return err
 	}
 	if err := s.settings.Admit(server, g.claims); err != nil {
-		who, _ := s.settings.Identity(g.claims) // after an error who is empty, so that the refusal names nobody
+		who, _ := s.settings.Identity(g.claims) // empty after an error, so that the refusal names nobody
 		return storage.NameRefused(err, storage.Identity{Tenant: who.Tenant, Principal: who.Principal})
 	}
 	return nil

@@ -25,7 +25,8 @@ const (
 	ConsolePage = "/console/home"
 )
 
-// consoleRoles are the roles of users. A user whom several rules fit has the first.
+// consoleRoles are the roles at the console. A user whom several rules fit gets the role that
+// comes first here.
 func consoleRoles() []storage.Role {
 	return []storage.Role{storage.RoleOperator, storage.RoleAuditor, storage.RoleViewer}
 }

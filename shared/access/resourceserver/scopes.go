@@ -31,7 +31,7 @@ func lacks(wanted []string) error {
 // no token.
 //
 // Errors: Forbidden. If scopes are missing, the result of Challenge lists all scopes of this call,
-// and the optional ones that the token has. If a rule refuses, it is "".
+// and the optional ones that the token has. If a rule refuses, Challenge returns "".
 func (r resources) Permit(who storage.Identity, server string, tools []string) error {
 	may := r.Tools(who, server)
 	for _, tool := range tools {
@@ -54,10 +54,10 @@ func (r resources) Permit(who storage.Identity, server string, tools []string) e
 	return nil
 }
 
-// kept returns the optional scopes of any server that a caller has, without those in the argument
-// wanted. A client asks only for the scopes in the WWW-Authenticate header. Without the kept
-// scopes, a caller at the address of several servers would lose its scope for one server when it
-// gets a scope for another.
+// kept returns the scopes in has that are optional at some server, and are not in wanted. A client
+// asks only for the scopes in the WWW-Authenticate header. Without the kept scopes, a caller at
+// the address of several servers would lose its scope for one server when it gets a scope for
+// another.
 func (s Settings) kept(has, wanted []string) (all []string) {
 	for _, scope := range has {
 		optional := slices.ContainsFunc(slices.Collect(maps.Values(s.Scopes)), func(of map[string][]string) bool { return of[scope] != nil })

@@ -96,7 +96,7 @@ func Place(e events.APIGatewayProxyRequest) (prefix, path string) {
 			}
 		}
 	}
-	// At the domain of the API, only the context has the stage.
+	// At API Gateway's own domain, only RequestContext.Path has the stage.
 	whole, ok := strings.CutSuffix(strings.TrimSuffix(e.RequestContext.Path, "/"), strings.TrimSuffix(path, "/"))
 	if ok && strings.HasPrefix(whole, "/") {
 		prefix = whole

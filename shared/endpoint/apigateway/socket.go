@@ -30,9 +30,8 @@ type pushEvent struct {
 	Session storage.ID `json:"session"`
 }
 
-// PushEvent returns the payload of an invocation that pushes to a session its undelivered
-// events. Only a caller that may invoke the function can send this payload, because the
-// messages of clients are inside the events of the API.
+// PushEvent returns the payload of an invocation that pushes to a session its undelivered events.
+// No client can send this payload: API Gateway wraps clients' messages in events of its own.
 func PushEvent(id storage.ID) ([]byte, error) {
 	return json.Marshal(map[string]pushEvent{"dormousePush": {id}})
 }

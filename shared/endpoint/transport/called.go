@@ -29,8 +29,8 @@ type called struct {
 	version string           // protocol version in the client's header, "" for none
 	said    observe.Said     // what the client and the server said, for auditors only
 
-	// rest waits for the answer of a call that goes on after the request; see Options.outlive. nil:
-	// others report the end.
+	// rest waits for the answer of a call that goes on after the request. If it is nil,
+	// [Options].outlive does nothing.
 	rest func(ctx context.Context) (answer []byte, err error)
 }
 
@@ -139,7 +139,7 @@ func (c *called) tell(ctx context.Context, e *observe.Event, from sender, err er
 	e.Tool, e.Outcome, e.Why = wire.Clip(c.tool), c.outcome, reason(c.why)
 	switch {
 	case c.tool == "":
-		if e.Stream = c.stream; e.Stream == "" { // with a stream, the event ends a call that an earlier request has begun
+		if e.Stream = c.stream; e.Stream == "" { // this request may have seen the end of an earlier request's call
 			e.Outcome = ""
 		} else if e.Outcome == "" {
 			e.Stream = ""

@@ -17,8 +17,8 @@
 // whose comment says what the author of a client has to know. Package apigateway puts both
 // behind API Gateway.
 //
-// Package transport executes nothing, stores nothing and keeps nothing between two requests:
-// package sessions serves sessions, and the store keeps them. [Authenticator] says who a
+// Package transport executes and stores nothing: package sessions serves sessions, and the store
+// keeps them. Between two requests only a [Socket] keeps something: records of connections. [Authenticator] says who a
 // caller is. Of a message, transport reads only what a transport needs: its kind, its id,
 // initialize, and the protocol version.
 //

@@ -55,8 +55,8 @@ type problem struct {
 	rpc    *wire.Error
 	allow  string // the methods that the address serves, for a 405
 
-	lasts    bool  // until somebody changes the servers file: the answer has no Retry-After
-	operator bool  // the operator can remove the reason for the refusal, so the log line has it
+	lasts    bool  // the refusal lasts until somebody changes the servers file: the answer has no Retry-After
+	operator bool  // the operator can remove the reason for the refusal, so the log line has that reason
 	cause    error // nil if code is the only cause
 }
 
@@ -109,7 +109,7 @@ func problemOf(err error) *problem {
 	return p
 }
 
-// logged returns the error to log for err, to which p is the answer: err if both have the same code,
+// logged returns what the log says of err, whose answer is p: err if both have the same code, and
 // otherwise p.
 func logged(err error, p *problem) error {
 	if storage.CodeOf(err) != p.code {

@@ -50,7 +50,6 @@ func (x *exchange) detached() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(x.ctx()), spare)
 }
 
-// stop calls Stop of a stream, even after the client has gone.
 func (x *exchange) stop(call sessions.Stream, sent string) {
 	ctx, cancel := x.detached()
 	defer cancel()

@@ -75,14 +75,14 @@ func (o *Options) atGroup(address string, g Group, over storage.Transport, ident
 	return p, nil
 }
 
-// served returns the servers that are served, with their names, in the order of the servers file. If
-// among is not nil, it returns only servers whose names are in among.
-func (o *Options) served(among []string) (servers []sessions.Server, names []string) {
+// served returns the servers that are served, with their names, in the order of the servers file.
+// If wanted is not nil, it leaves out servers that wanted does not name.
+func (o *Options) served(wanted []string) (servers []sessions.Server, names []string) {
 	if o.Names == nil {
 		return nil, nil
 	}
 	for _, name := range o.Names() {
-		if server, ok := o.Servers(name); ok && (among == nil || slices.Contains(among, name)) {
+		if server, ok := o.Servers(name); ok && (wanted == nil || slices.Contains(wanted, name)) {
 			servers, names = append(servers, server), append(names, server.Name)
 		}
 	}

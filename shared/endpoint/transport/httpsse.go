@@ -137,7 +137,7 @@ func (x *exchange) handAside(endpoint sessions.Endpoint, msgs []wire.Message, ba
 		}
 	}
 	if err == nil && call != nil {
-		if !call.Boxed() { // no frame of a box reports the end
+		if !call.Boxed() { // no box will report the end of the call
 			x.called.outlives(call)
 		}
 		var events []sessions.Event

@@ -40,7 +40,7 @@ func serveModern(x *exchange, msgs []wire.Message, batch bool) error {
 	case msg.Kind == wire.Request && !ours:
 		if to, refused = endpoint.Dispatch(x.ctx(), kind, msg); refused == nil {
 			if to[0].Caller.Server.Name != x.caller.Server.Name {
-				x.called.asks([]wire.Message{to[0].Message}) // the request came to a group; this message has the name of the tool at its server, without a prefix
+				x.called.asks([]wire.Message{to[0].Message}) // in a group, this message names the tool without the prefix of its server
 			}
 			x.caller, x.session, x.msgs = to[0].Caller, sessions.PinnedID(to[0].Caller), []wire.Message{to[0].Message}
 			if err := x.permit(x.msgs); err != nil {

@@ -16,7 +16,7 @@ import (
 // A person who opens an address in a browser gets a page. It shows the server, how each client connects,
 // where to sign in, and the console. The page has the status and the reason that a client gets.
 
-// consolePath is the path of the console, which the same endpoint has on one machine and on AWS.
+// consolePath is the path of the console, on one machine and on AWS.
 const consolePath = "/console"
 
 // maxAbout and maxTool bound what a page repeats of a server, in bytes.
@@ -169,7 +169,7 @@ func (x *exchange) signInHere(p *pageText) {
 	}
 }
 
-// connectClients writes a button or a text for each client that dormouse connect knows.
+// connectClients writes a button or a text for each client that package clientfile knows.
 func connectClients(p *pageText, s clientfile.Server) {
 	p.say(`<h2>Connect a client</h2>`)
 	p.say(`<div class="row">`)

@@ -95,7 +95,7 @@ func (x *exchange) hand(endpoint sessions.Endpoint, id storage.ID, msgs []wire.M
 		return nil, err
 	}
 	if to.Caller.Server.Name != x.caller.Server.Name {
-		x.called.asks(to.Messages) // the request came to a group; to.Messages have the name of the tool at its server, without a prefix
+		x.called.asks(to.Messages) // in a group, to.Messages name the tool without the prefix of its server
 	}
 	x.caller, x.session, x.msgs, x.batch = to.Caller, to.Session, to.Messages, to.Batch
 	if err := x.permit(to.Messages); err != nil {

@@ -145,8 +145,8 @@ func (x *exchange) route() (to destination, err error) {
 	return to, nil
 }
 
-// connect redirects a browser to the page where the user of a server connects third parties. connect
-// reports whether the request was for it.
+// connect redirects a browser to the page where users of a server connect third parties. It
+// reports whether the request was for that page.
 func (x *exchange) connect() bool {
 	server, resource, ok := split(x.r.URL.Path)
 	if !ok || resource != "connect" || x.r.Method != http.MethodGet {

@@ -152,11 +152,11 @@ func (k *Socket) turn(what, conn string) *turn {
 //	Host, Origin                      403
 //	subprotocols without mcp          400
 //	no server named                   400
-//	principal, ticket                 401
-//	principal of other servers        403
+//	authentication, or the ticket     401
+//	right to use the server           403
 //	no such server                    404
 //	malformed id                      400
-//	too much by this caller           429
+//	limits of the caller              429
 //	no such session                   404
 func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, err error) {
 	x.asked = askedOver(r.URL.Query())
@@ -209,10 +209,8 @@ func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, e
 
 // arrives returns who asks for a connection, and to what.
 //
-// A client connects to a group with ?group=NAME. Its sessions with the group and with the members
-// name the connection. The invocation that writes a member's answer to the log also pushes the
-// answer, with the names that tools have in the group. A connection keeps the query of its address,
-// and the members that its client could use when it connected.
+// A client connects to a group with ?group=NAME. The connection keeps the options of that query,
+// and the members of the group that the client could use when it connected.
 func (x *turn) arrives(ctx context.Context, r *http.Request) (party, error) {
 	query := r.URL.Query()
 	name := query.Get("server")
@@ -251,8 +249,8 @@ func (x *turn) arrives(ctx context.Context, r *http.Request) (party, error) {
 	return party{caller: x.opts.caller(who, server, storage.WebSocket)}, nil
 }
 
-// still returns the caller's identities at the servers of a group that the caller may still
-// use, by the names of the servers.
+// still returns the caller's identity at each server of a group, by the server's name. It leaves
+// out servers that the caller may not use any more.
 func (x *turn) still(ctx context.Context, who storage.Identity, group string, servers []string) (map[string]storage.Identity, error) {
 	var had []string
 	for _, name := range servers {
@@ -322,9 +320,9 @@ func (x *turn) message(ctx context.Context, data []byte) ([]byte, error) {
 	return sessions.Fit(answer), nil
 }
 
-// hand gives messages to the server that they are for. It returns only an answer that is in no log,
-// or the notice that tells the client the stream of its request. The invocation that writes any other
-// answer to the log pushes it.
+// hand gives messages to the server that they are for. It returns an answer that is in no log, or
+// a notice that tells the client the stream of its request. Any other answer is pushed by the
+// invocation that writes it to the log.
 func (x *turn) hand(ctx context.Context, endpoint sessions.Endpoint, msgs []wire.Message, batch bool) ([]byte, error) {
 	initialize := slices.ContainsFunc(msgs, isInitialize)
 	var call sessions.Response
@@ -356,7 +354,7 @@ func (x *turn) hand(ctx context.Context, endpoint sessions.Endpoint, msgs []wire
 		return nil, err
 	}
 	x.called.begins(call)
-	if !call.Boxed() { // no frame of a box reports the end
+	if !call.Boxed() { // no box will report the end of the call
 		x.called.outlives(call)
 	}
 	events, err := call.Accepted(ctx)
@@ -454,7 +452,8 @@ func (x *turn) refuse(err error) (status int, body []byte) {
 	return p.status, wire.ErrorResponse(x.id, p.rpc)
 }
 
-// finish tells the observer of this invocation, which has ended. A panic becomes its error.
+// finish reports this invocation to the Observer at its end. A panic counts as the invocation's
+// error.
 func (x *turn) finish(ctx context.Context, fault any) (panicked bool) {
 	ctx = x.called.in(ctx)
 	e := &observe.Event{

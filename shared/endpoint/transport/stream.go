@@ -16,7 +16,7 @@ type stream struct {
 	w     http.ResponseWriter
 	ahead [][]byte // what flush sends before buf
 	buf   []byte
-	polls bool // the client takes priming events and retry
+	polls bool // the client takes priming events, and the field retry
 	begun bool // something was sent
 	named bool // an event with an id was added
 }

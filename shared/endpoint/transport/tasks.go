@@ -154,8 +154,8 @@ func (m modern) recall(ref bridge.TaskRef) (*sessions.Recalled, error) {
 	return call, err
 }
 
-// answered returns which questions of a task have an answer by now. It also answers those that
-// the client cannot answer.
+// answered returns which questions of a task have an answer by now. In place of the client, it
+// answers the questions that the client cannot.
 func (m modern) answered(task *bridge.Task, call *sessions.Recalled) (answered map[string]bool, err error) {
 	if task.Ended() {
 		return nil, nil

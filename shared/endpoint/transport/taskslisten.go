@@ -27,7 +27,7 @@ type watched struct {
 	sign string         // fingerprint of the state that the client knows
 }
 
-// heard is the events, or the end, of one of the streams.
+// heard has new events of one of the streams, or the error that ended it.
 type heard struct {
 	of     *watched // the task; nil for messages outside of requests
 	events []storage.Event

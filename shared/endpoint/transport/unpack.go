@@ -35,7 +35,7 @@ func (u *unpacking) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// packedBytes is what the gzip reader of an unpacking reads.
+// packedBytes reads the packed body for the gzip reader, and counts the bytes.
 type packedBytes struct{ u *unpacking }
 
 func (b packedBytes) Read(p []byte) (int, error) {

@@ -21,12 +21,12 @@ import (
 // is looked up last, so that a request that can never succeed wakes nothing.
 //
 //	Host, Origin                            403         admit
-//	GET of a page that cannot follow it     403         streams
+//	GET from a page that reads no stream    403         streams
 //	OPTIONS                                 204         preflight
 //	path                                    404 -32000  exchange.route
 //	method                                  405 -32000
-//	principal                               401 -32000
-//	principal of other servers              403 -32000
+//	authentication                          401 -32000
+//	right to use the server                 403 -32000
 //	server                                  404 -32000
 //	Accept                                  406 -32000  accept
 //	Content-Type                            415 -32000  contentType
@@ -37,9 +37,9 @@ import (
 //	initialize in a batch                   400 -32600  checkMessages
 //	initialize with the id of a session     400 -32600
 //	version that is not known               400 -32000, or -32022 if it is newer
-//	batch in a version without              400 -32600
+//	batch, in a version that has none       400 -32600
 //	no session id                           400 -32000  sessionID
-//	messages at once, ids of requests       413 -32600  sessions.Manager
+//	too many messages, or ids too long      413 -32600  sessions.Manager
 //	no such session                         404 -32001
 
 // accept checks that the client of a POST takes JSON. MCP wants the client to take event streams,

@@ -145,12 +145,12 @@ type Acts struct {
 // History is the record of calls on a machine or stack.
 type History struct {
 	// Calls returns single calls, and Series returns counts of calls over time. Metrics writes counts
-	// since the start of the program, in the text format of Prometheus, for the servers for which the
-	// function may returns true.
+	// since the start of the program, in the text format of Prometheus, for the servers for which
+	// visible returns true.
 	Calls   func(context.Context, CallQuery) (Calls, error)
 	Series  func(context.Context, SeriesQuery) (Series, error)
-	Metrics func(w io.Writer, may func(tenant, server string) bool) error
-	// Bodies returns the arguments and results of calls that are kept for the role of the query.
+	Metrics func(w io.Writer, visible func(tenant, server string) bool) error
+	// Bodies returns the arguments and results that are kept for the query's role.
 	Bodies func(context.Context, bodies.Query) ([]bodies.Body, error)
 	// People returns the principals who called. The newest caller comes first.
 	People func(context.Context, PeopleQuery) ([]Person, error)

@@ -46,8 +46,8 @@ func Owner(secret string) func(*http.Request, apikey.Right) (Caller, error) {
 	}
 }
 
-// Machine returns a caller who may do everything. The argument principal is a name for them in
-// words.
+// Machine returns a caller who may do everything. The argument principal names the caller in
+// messages to clients.
 func Machine(principal string) Caller {
 	return Caller{Principal: principal, Servers: []string{storage.EveryServer}, Role: storage.RoleOperator}
 }

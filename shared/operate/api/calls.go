@@ -14,7 +14,7 @@ import (
 // no Tool, and may have no Principal and no Tenant. Requests of one caller that are refused for
 // one reason are recorded once a minute.
 type Call struct {
-	Time      time.Time `json:"time"` // of its end
+	Time      time.Time `json:"time"` // when it ended
 	Tenant    string    `json:"tenant"`
 	Principal string    `json:"principal"`
 	Server    string    `json:"server"`
@@ -74,11 +74,11 @@ type Series struct {
 
 // Bucket has the counts of one server and one tenant in one step of time.
 type Bucket struct {
-	Time   time.Time `json:"time"` // its begin
+	Time   time.Time `json:"time"` // when the step began
 	Tenant string    `json:"tenant"`
 	Server string    `json:"server"`
 	Calls  int64     `json:"calls"`
-	Failed int64     `json:"failed"` // of Calls
+	Failed int64     `json:"failed"` // how many of Calls failed
 	// Refused counts calls that were refused, which are not among Calls.
 	Refused int64 `json:"refused"`
 	Wakes   int64 `json:"wakes"` // starts of a box
@@ -178,7 +178,7 @@ type Person struct {
 	Servers   []string  `json:"servers"` // servers that the principal called
 	Clients   []string  `json:"clients"` // by the names that they give themselves
 	Calls     int64     `json:"calls"`
-	Failed    int64     `json:"failed"` // of Calls
+	Failed    int64     `json:"failed"` // how many of Calls failed
 	LastCall  time.Time `json:"last_call"`
 }
 

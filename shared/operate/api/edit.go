@@ -13,7 +13,7 @@ import (
 // Edits change the servers file of a machine, as the commands of dormouse do. Errors are in words
 // for the user, and quote no value.
 type Edits struct {
-	// Add adds a server, starts it once, and returns what dormouse add prints. A server that
+	// Add adds a server, starts it once, and returns what `dormouse add` prints. A server that
 	// does not start is not added.
 	Add func(ctx context.Context, s NewServer) (said string, err error)
 	// Switch switches a server off or on.
@@ -22,8 +22,8 @@ type Edits struct {
 	SetValue func(ctx context.Context, server, name, value string) error
 }
 
-// NewServer asks to add a server. The field What has the text that a user types after dormouse add:
-// a command line, a URL, or the name of a server in the registry.
+// NewServer asks to add a server. The field What has what a user types after `dormouse add`: a
+// command line, a URL, or the name of a server in the registry.
 type NewServer struct {
 	Name string   `json:"name"` // may be "" for a name in the registry
 	What string   `json:"what"`
@@ -41,8 +41,8 @@ type NewValue struct {
 	Value string `json:"value"`
 }
 
-// Said is the response to a change of the servers file. After an addition it has what dormouse
-// add prints; after other changes it is empty.
+// Said is the response to a change of the servers file. After an addition it has what
+// `dormouse add` prints; after other changes it is empty.
 type Said struct {
 	Said string `json:"said,omitempty"`
 }
@@ -86,9 +86,10 @@ const (
 
 func (c Caller) usesMachine() bool { return c.Tenant == "" && c.seesAll() && c.reads() }
 
-// edit reads the body of a request that changes the servers file, and passes it to do. No API key
-// gives the right to change the servers file, because it has commands that the machine executes.
-func edit[T any](x *exchange, do func(order T) (string, error)) (any, error) {
+// edit reads the body of a request that changes the servers file, and passes it to the function
+// change. No API key gives the right to change the servers file, because it has commands that the
+// machine executes.
+func edit[T any](x *exchange, change func(order T) (string, error)) (any, error) {
 	if !x.caller.usesMachine() {
 		return nil, storage.Errorf(storage.Forbidden, "only the user of the machine changes its servers file: dormouse open makes a link that signs in")
 	}
@@ -96,7 +97,7 @@ func edit[T any](x *exchange, do func(order T) (string, error)) (any, error) {
 	if err := x.body(&order); err != nil {
 		return nil, err
 	}
-	said, err := do(order)
+	said, err := change(order)
 	if err != nil {
 		return nil, storage.Errorf(storage.Invalid, "%s", err.Error())
 	}
@@ -165,7 +166,7 @@ func (x *exchange) quotas() (any, error) {
 	return map[string]any{"quotas": all, "on": x.h.Servers().Limits() != nil}, nil
 }
 
-// inForce adds the limits that apply now to what a tenant has used.
+// inForce returns what a tenant has used, with the limits that apply to it now.
 func (o Options) inForce(r quota.Report) (Quota, error) {
 	limits, err := quota.InForce(o.Servers().Limits(), r.Own)
 	return Quota{r, limits}, err

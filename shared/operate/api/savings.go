@@ -70,7 +70,8 @@ func shorter(calls []Busy, idle time.Duration) (best Saving) {
 }
 
 // awake returns what calls would have cost in dollars on boxes that sleep after this idle time,
-// and how often the boxes would have started. The order of calls is as for shorter.
+// and how often the boxes would have started. It takes the calls in the same order as the function
+// shorter.
 func awake(calls []Busy, idle time.Duration) (usd float64, wakes int64) {
 	prices, start := meter.Published(), meter.Usual().BoxStart
 	for i := 0; i < len(calls); {

@@ -105,7 +105,7 @@ func (x *exchange) addStart(l *Server, s serversfile.Server, tenants []string) e
 			return err
 		}
 	}
-	if l.LastMessage == nil { // dormouse stop forgets the handshakes of a server that has started
+	if l.LastMessage == nil { // a server with messages has started, even if dormouse stop made the store forget its handshakes
 		l.Start = NeverStarted
 	}
 	return nil

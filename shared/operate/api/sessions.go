@@ -19,9 +19,9 @@ const (
 	mostPage = 1000
 )
 
-// each calls the function use for the sessions after the given id that the caller sees, in order, until
-// use returns false or an error.
-func (x *exchange) each(after storage.ID, use func(storage.Session) (more bool, err error)) error {
+// each calls visit for every session that the caller sees and whose id follows after, in order,
+// until visit returns false or an error.
+func (x *exchange) each(after storage.ID, visit func(storage.Session) (more bool, err error)) error {
 	for {
 		list, err := x.h.Store.List(x.r.Context(), x.caller.Tenant, after, page)
 		if err != nil {
@@ -31,7 +31,7 @@ func (x *exchange) each(after storage.ID, use func(storage.Session) (more bool, 
 			if !x.caller.may(s.Tenant, s.Server) {
 				continue
 			}
-			if more, err := use(s); err != nil || !more {
+			if more, err := visit(s); err != nil || !more {
 				return err
 			}
 		}

@@ -31,9 +31,9 @@ type Info struct {
 
 // Values of Info.Place.
 const (
-	PlaceMachine = "machine" // dormouse run
-	PlaceStack   = "stack"   // functions, which know nothing but the store
-	PlaceStore   = "store"   // a store, while nothing is up
+	PlaceMachine = "machine" // `dormouse run`
+	PlaceStack   = "stack"   // the functions of a stack on AWS, which know only what the store has
+	PlaceStore   = "store"   // a command that reads a store while nothing is up
 )
 
 // The states of a server.
@@ -117,7 +117,7 @@ type Status struct {
 	Gateways []Gateway         `json:"gateways,omitempty"` // the WebSocket APIs of one machine; only for callers that see all tenants
 }
 
-// Gateway counts the use of a WebSocket API of a machine since dormouse run began.
+// Gateway counts the use of a WebSocket API of a machine since `dormouse run` began.
 type Gateway struct {
 	Name             string  `json:"name"`        // relay, for runners; socket, for clients
 	Connections      int64   `json:"connections"` // accepted
@@ -287,8 +287,8 @@ type Share struct {
 	Tenant    string      `json:"tenant,omitempty"`
 	Session   string      `json:"session,omitempty"`
 	Principal string      `json:"principal,omitempty"` // whose session it is; "" in a share of boxes, because several principals may use a box
-	Tool      string      `json:"tool,omitempty"`      // the tool that was called; "" for boxes and other requests; only in a bill since a time
-	Day       string      `json:"day,omitempty"`       // such as 2026-11-22, UTC; only in a bill since a time
+	Tool      string      `json:"tool,omitempty"`      // the tool that was called; "" for boxes and other requests; only if the request has since
+	Day       string      `json:"day,omitempty"`       // such as 2026-11-22, UTC; only if the request has since
 	USD       float64     `json:"usd"`                 // at the published prices of AWS
 	Units     meter.Units `json:"units"`
 }

@@ -57,7 +57,8 @@ type Body struct {
 // message is the msg of each line of the log.
 const message = "bodies"
 
-// Keeper keeps bodies. Server and Hider are required.
+// Keeper keeps the arguments and results of calls; see [Keeper.Before]. Server and Hider are
+// required.
 type Keeper struct {
 	Server func(name string) (serversfile.Server, bool)
 	// Hider returns a function that replaces the values of variables in a text, in all forms in

@@ -44,7 +44,7 @@ func newFiles(signIn func() (name, endpoint string)) *files {
 		return err
 	})
 	if err != nil {
-		panic("console: " + err.Error()) // the files are in this program
+		panic("console: " + err.Error()) // cannot fail: the files are embedded in the program
 	}
 	first, err := page.ReadFile("page/index.html")
 	if err != nil {

@@ -46,7 +46,7 @@ func answer(conn net.Conn) {
 		return
 	}
 	if cpu == 0 {
-		_ = pprof.WriteHeapProfile(conn) // the caller of Take sees a profile that is cut off
+		_ = pprof.WriteHeapProfile(conn) // after an error the profile is cut off, which the caller of Take notices
 		return
 	}
 	if pprof.StartCPUProfile(conn) == nil {

@@ -13,8 +13,8 @@ import (
 // stream.
 const openFactor = 16
 
-// The store checks a stream looks times, on average, for as many events or bytes as the limit
-// permits. A check reads the stream, which costs a twentieth of writing it.
+// looks is how often, on average, the store checks a stream while as many events or bytes are
+// written as the limit permits. A check reads the stream, which costs a twentieth of writing it.
 const looks = 4
 
 // bound checks the limits of a stream after a batch was written to it, and drops batches that

@@ -14,19 +14,19 @@
 //	V#<owner>     v#<hash>                   a durable value of a principal or a server
 //	C#<conn>      m                          the record of a client's WebSocket connection
 //	B#<box>       m                          the box record
-//	              q#<deliver id>             an item: inbox entry and in-flight mark
+//	              q#<deliver id>             a storage.Item: inbox entry and in-flight mark
 //	              f#<frame>#<n>              a piece of a relay frame
 //	H#<record>    v#<part>                   a part of a handshake record
 //	K#<key id>    m                          an API key; likewise G#<id> a grant, U#<id> an upstream token
 //	K#<hash>      t                          a one-time ticket to connect
-//	Z#<name>#<n>  z                          a part of a value that is too long for its item
+//	Z#<name>#<n>  z                          a part of a value that is too long for its row
 //
 // The key of a batch has the index of its first event, so two writers always meet on
 // the same key.
 //
 // A long value is split into parts with partition keys of their own. With one key,
 // the 16 MiB of a batch would pass through one partition, which takes 1 MB a second.
-// The store writes the parts before the item that names them, and they outlive it, so
+// The store writes the parts before the row that names them, and they outlive it, so
 // a reader never gets half a value.
 //
 // # Attributes
@@ -39,11 +39,11 @@
 //	q  batch number                           b  bytes of the data
 //	f  final                                  h  SHA-256 of the data
 //	w  retry of the last event, milliseconds
-//	T  tenant of a session, or K, G or U of   s  state of an item
+//	T  tenant of a session, or K, G or U of   s  state of a storage.Item
 //	   other records: key of index "tenant"
 //	D  box: key of the index "due"
 //
-// Reads treat an item whose u is in the past as missing, whether DynamoDB has deleted
+// Reads treat a row whose u is in the past as missing, whether DynamoDB has deleted
 // it or not. A batch with neither d nor k was dropped for a limit; see [Options].
 //
 // All reads are strongly consistent except those of the two indexes: List and Due may

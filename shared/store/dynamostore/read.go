@@ -41,9 +41,9 @@ func (s *Store) Wait(ctx context.Context, id storage.ID, stream storage.StreamID
 	}
 }
 
-// infant is the age of a stream at which Wait polls for the first time. An answer
-// takes longer than this: three hops and a write. By the clock of this machine a stream may
-// begin in the future, so Wait never rests longer than infant before its first poll.
+// infant is the age of a stream at which Wait polls it for the first time: an answer takes longer,
+// three hops and a write. A stream may begin in the future by the clock of this machine, so Wait
+// never waits longer than infant before that poll.
 const infant = 4 * time.Millisecond
 
 // pace returns the time until the next poll.
@@ -109,8 +109,8 @@ func (r *reader) page(ctx context.Context, limit int) (storage.Page, error) {
 // batch it returns, up to 1 MB, even for those that do not fit on the page.
 const firstRows = 8
 
-// rowsFor returns how many more batches should hold the wanted events, judging by the
-// average of the batches so far. Some of their events may have been dropped.
+// rowsFor estimates how many more batches hold the wanted events, from the average of the batches
+// so far. Some of their events may have been dropped.
 func rowsFor(wanted, rows, events int) int {
 	if events == 0 {
 		return 100

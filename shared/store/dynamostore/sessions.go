@@ -114,15 +114,16 @@ func (s *Store) List(ctx context.Context, tenant string, after storage.ID, limit
 }
 
 // list returns up to limit records whose partition keys follow afterKey, in the order of these
-// keys. The function keys returns, in order, the partition keys that follow a key, and none at the
-// end. It gets the number of records that are still wanted. The function read decodes a row; ok is
-// false for a record that does not belong to the list. list leaves out rows that have expired.
+// keys. The function keysAfter returns, in order, the partition keys that follow a key, and none
+// at the end. It gets the number of records that are still wanted. The function decode decodes a
+// row; ok is false for a record that does not belong to the list. list leaves out rows that have
+// expired.
 func list[T any](
-	ctx context.Context, q *requests, afterKey string, limit int, keys func(after string, limit int) ([]string, error), read func(row) (v T, ok bool, err error),
+	ctx context.Context, q *requests, afterKey string, limit int, keysAfter func(key string, limit int) ([]string, error), decode func(row) (v T, ok bool, err error),
 ) ([]T, error) {
 	var all []T
 	for len(all) < limit {
-		names, err := keys(afterKey, limit-len(all))
+		names, err := keysAfter(afterKey, limit-len(all))
 		if err != nil || len(names) == 0 {
 			return all, err
 		}
@@ -139,7 +140,7 @@ func list[T any](
 			if !r.alive(time.Now()) {
 				continue
 			}
-			v, ok, err := read(r)
+			v, ok, err := decode(r)
 			if err != nil {
 				return nil, q.failed(err)
 			}

@@ -80,8 +80,8 @@ func (s *Store) SaveValue(ctx context.Context, v storage.Value) (storage.Value, 
 	return v, nil
 }
 
-// noState answers a SaveValue that deletes a value which does not exist. It fails with
-// Conflict if the value exists.
+// noState answers a SaveValue with neither data nor a revision, which has nothing to delete. It
+// returns Conflict if the value exists.
 func (s *Store) noState(ctx context.Context, k storage.ValueKey) (storage.Value, error) {
 	v, err := s.LoadValue(ctx, k)
 	if err == nil && v.Rev != 0 {

@@ -23,8 +23,8 @@ const (
 type Call struct {
 	Method string // the method of storage.Store, such as "Append"; for the collection of keys "CreateKey", "Key", "SaveKey" or "ListKeys"
 	Kind   Kind
-	// In is the record that is passed to a write, or the question ids that are passed to
-	// Answers. It is nil for all other calls, also for writes that get only keys.
+	// In is the record that is passed to a write, or the question ids that are passed to Answers.
+	// It is nil for all other calls, also for a write without a record, such as DeleteItem.
 	In any
 	// Out is what the store has returned: a record, a slice of records, a [Loaded], a
 	// bool, or for Newest a stream id. It is nil before the call, and for a method that
@@ -99,7 +99,7 @@ func Bytes(record any) (n int) {
 	return n
 }
 
-// result passes do, a call of the inner store that returns a value, to s.around.
+// result passes to s.around a call of the inner store that returns a value.
 func result[T any](ctx context.Context, s *Store, c Call, do func(context.Context) (T, error)) (T, error) {
 	var out T
 	var own error
@@ -123,7 +123,7 @@ func write[T any](ctx context.Context, s *Store, method string, in any, do func(
 	return result(ctx, s, Call{Method: method, Kind: Write, In: in}, do)
 }
 
-// change passes do, a write that returns only an error, to s.around.
+// change passes to s.around a write that returns only an error.
 func change(ctx context.Context, s *Store, method string, in any, do func(context.Context) error) error {
 	return s.around(ctx, &Call{Method: method, Kind: Write, In: in}, do)
 }

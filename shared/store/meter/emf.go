@@ -20,7 +20,7 @@ const (
 	metricBox       = "wake_box_ms"          // from when a box is woken until its runner connects
 	metricServer    = "wake_server_ms"       // from the start of a process to the end of its handshake
 	metricFirst     = "wake_first_answer_ms" // duration of the invocation that woke a box
-	metricBoxes     = "boxes"                // boxes that the sweep finds running or due
+	metricBoxes     = "boxes"                // boxes that the regular sweep has to check
 	metricBytesIn   = "bytes_in"
 	metricBytesOut  = "bytes_out"
 	dimensionServer = "server"
@@ -80,7 +80,7 @@ func metrics(a storage.Account, t tally, start time.Duration, namespace string) 
 	if t.wakes > 0 {
 		values = append(values, took(metricFirst, a.Took))
 	}
-	if a.Over == storage.OverEvent && a.Server == "" && t.boxes > 0 { // the sweep
+	if a.Over == storage.OverEvent && a.Server == "" && t.boxes > 0 { // the regular sweep of all boxes
 		attrs = append(attrs, slog.Int(metricBoxes, t.boxes))
 		if namespace != "" {
 			attrs = append(attrs, aws(headOf(directive{namespace, [][]string{{}}, []metric{{metricBoxes, "Count"}}})))

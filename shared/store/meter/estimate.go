@@ -25,7 +25,7 @@ type EstimateStore struct {
 	mu      sync.Mutex
 	spent   Stored
 	session storage.ID // the session loaded or saved last
-	expires time.Time  // its expiry, which an index has
+	expires time.Time  // its expiry, which is in an index
 }
 
 // Stored is what a store has consumed, in capacity units of DynamoDB.
@@ -187,7 +187,7 @@ func (e *EstimateStore) indexes(c *intercept.Call) float64 {
 		if moved := e.moved(c.In.(storage.Session)); moved || c.Method == "Create" {
 			return 1
 		}
-	case "SaveBox": // the sweep must check the box from now on, or no longer
+	case "SaveBox": // the index of the boxes that a sweep checks gets or loses this one
 		b := c.In.(storage.Box)
 		if b.State == storage.Asleep || b.State == storage.Starting && b.Attempt <= 1 {
 			return 1
@@ -198,7 +198,7 @@ func (e *EstimateStore) indexes(c *intercept.Call) float64 {
 	return 0
 }
 
-// moved reports whether the expiry of a session is new, so that its index changes. The caller
+// moved reports whether a session has a new expiry, which changes a row of the index. The caller
 // holds the lock.
 func (e *EstimateStore) moved(s storage.Session) bool {
 	same := e.session == s.ID && e.expires.Equal(s.Expires)

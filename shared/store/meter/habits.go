@@ -2,8 +2,7 @@ package meter
 
 import "time"
 
-// Habits are costs of an operation that can be measured only on AWS. They are assumptions,
-// and a bill names them.
+// Habits are costs of an operation that can be measured only on AWS. They are assumptions.
 type Habits struct {
 	MemoryMB float64       // of a function
 	Own      time.Duration // how long a function itself works in an invocation

@@ -14,8 +14,8 @@ import (
 // its session.
 const openFactor = 16
 
-// A check of the limits of a session reads one row for each batch. So after a check the store makes
-// the next one when as much was appended as the log had room for, and at least lookLeast of a full
+// A check of the limits of a session reads one row for each batch, so checks are rare. The next
+// check comes when as much was appended as the log had room for, and at least lookLeast of a full
 // log. The first check of a session in this process comes after a random part of a full log, up to
 // lookFirst.
 const (
@@ -225,8 +225,7 @@ func (s *Store) dropBatches(ctx context.Context, id storage.ID, drop []logBatch)
 	return s.commit(ctx, &w)
 }
 
-// tidyEvery is the average number of writes for each one that also removes some
-// expired rows.
+// One write in tidyEvery, on average, also removes some expired rows.
 const tidyEvery = 256
 
 // tidy removes a few expired rows at intervals, so that a store without sweeps does not

@@ -15,7 +15,7 @@ import (
 type write struct {
 	query string
 	args  [][]any
-	soon  bool  // with Options.Behind, it may return before its fsync
+	soon  bool  // with Options.Behind, the write may return before its fsync
 	lazy  bool  // it needs no fsync of its own, see [storage.Lazily]
 	into  []any // destinations for the columns of the row that the statement returns; nil if it returns none
 
@@ -76,7 +76,7 @@ func (d *database) commit(ctx context.Context, w *write) error {
 		uncut := context.WithoutCancel(ctx)
 		d.writeGroup(uncut, d.queue.take())
 		if _, known := d.watch.recent(); d.options.Alone && !known {
-			// Store.kept needs the file's data version, and may not get the connection to ask for it.
+			// Store.kept needs the file's data version, but it does not wait for the connection.
 			_, _ = d.ask(uncut)
 		}
 		d.writer.end()
@@ -97,7 +97,7 @@ func (d *database) write(ctx context.Context, query string, args ...any) (change
 	return w.changed, err
 }
 
-// writeSoon is write for a statement that may return before its fsync.
+// writeSoon is the method write for a statement that may return before its fsync.
 func (d *database) writeSoon(ctx context.Context, query string, args ...any) (changed int64, err error) {
 	w := write{query: query, args: [][]any{args}, soon: true, lazy: storage.IsLazy(ctx)}
 	err = d.commit(ctx, &w)
@@ -135,7 +135,8 @@ func (d *database) writeGroup(uncut context.Context, group []*write) {
 	}
 }
 
-// written notes the outcome of a transaction. Only an fsync shows that the disk works.
+// written notes the outcome of a transaction. It ignores a success without an fsync, which does
+// not show that the disk works.
 func (d *database) written(err error, synced bool) error {
 	if err == nil && (d.options.Behind || !synced) {
 		return nil

@@ -16,8 +16,8 @@ type connection struct {
 	db         *sql.DB              // with one connection
 	turn       chan struct{}        // capacity 1: a caller has the connection from its send into turn until it receives from turn
 	statements map[string]*sql.Stmt // by text; prepared when first used
-	damage     *damage              // of the file
-	synced     bool                 // a commit ends with an fsync
+	damage     *damage
+	synced     bool // a commit ends with an fsync
 }
 
 func connect(path string, o Options, d *damage) (connection, error) {
@@ -50,7 +50,7 @@ func (c *connection) synchronize(uncut context.Context, synced bool) error {
 // busyTimeout is how long SQLite waits for the write of another process to end.
 const busyTimeout = 5 * time.Second
 
-// keptLog is the size to which SQLite cuts the write-ahead log when it overwrites it from its start.
+// keptLog is the size to which SQLite cuts the write-ahead log when it starts the log anew.
 const keptLog = 64 << 20
 
 func dsn(path string, o Options) string {
@@ -170,7 +170,7 @@ func (d *database) row(ctx context.Context, query string, args, into []any) (fou
 	}
 }
 
-// longRow is row for a query that reads many rows. It never holds up a write.
+// longRow is the method row for a query that reads many rows. It never holds up a write.
 func (d *database) longRow(ctx context.Context, query string, args, into []any) (found bool, err error) {
 	uncut, err := d.reader.begin(ctx)
 	if err != nil {
@@ -180,11 +180,11 @@ func (d *database) longRow(ctx context.Context, query string, args, into []any) 
 	return d.reader.scan(uncut, query, args, into)
 }
 
-// listOf returns the value that read returns for each row of a query.
-func listOf[T any](ctx context.Context, d *database, query string, args []any, read func(scan func(...any) error) (T, error)) ([]T, error) {
+// listOf returns the decoded rows of a query.
+func listOf[T any](ctx context.Context, d *database, query string, args []any, decode func(scan func(...any) error) (T, error)) ([]T, error) {
 	var list []T
 	err := d.rows(ctx, query, args, func(scan func(...any) error) (bool, error) {
-		v, err := read(scan)
+		v, err := decode(scan)
 		list = append(list, v)
 		return true, err
 	})

@@ -21,7 +21,7 @@ import (
 // wrong, and what is written to a file without a name is lost.
 type damage struct {
 	path  string
-	told  func(error) // is called with the first sign; may be nil
+	told  func(error) // is called with the first sign of damage; may be nil
 	once  sync.Once
 	found atomic.Pointer[storage.Error]
 }
@@ -35,7 +35,7 @@ func (d *damage) failed(err error) error {
 	return failed(err)
 }
 
-// note keeps the first sign, and calls told once.
+// note keeps the first sign of damage, and calls told once.
 func (d *damage) note(err *storage.Error) error {
 	d.once.Do(func() {
 		d.found.Store(err)
@@ -46,7 +46,7 @@ func (d *damage) note(err *storage.Error) error {
 	return err
 }
 
-// known returns the first sign, nil if there is none.
+// known returns the first sign of damage, nil if there is none.
 func (d *damage) known() error {
 	if err := d.found.Load(); err != nil {
 		return err
@@ -102,7 +102,7 @@ func Copy(ctx context.Context, path, to string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.close()) }()
-	f, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600) // SQLite takes an empty file
+	f, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600) // VACUUM INTO takes an empty file
 	if err != nil {
 		return err
 	}

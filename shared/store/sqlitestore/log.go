@@ -89,8 +89,8 @@ func conflict(b storage.Batch) error {
 	return storage.Errorf(storage.Conflict, "index %d of the stream is written already", b.First)
 }
 
-// The batch with the event after the cursor may begin before that event. It is the
-// last batch whose first index is not greater.
+// The batch with the event after the cursor may begin before that event: it is the last batch that
+// begins at the event or earlier.
 const readEvents = `
 SELECT first, n, final, retry, data FROM events
 WHERE session = ?1 AND stream = ?2 AND expires > ?4 AND first >= coalesce(

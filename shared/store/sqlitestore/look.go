@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The beginning of a file of SQLite 3: a text, and later two numbers of four bytes,
+// The beginning of a file of SQLite 3: a text, and at these offsets two numbers of four bytes,
 // big-endian.
 const (
 	sqliteText    = "SQLite format 3\x00"

@@ -8,13 +8,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// records caches sessions and boxes as they are in the file, for [Options].Alone. A write
+// records caches sessions and boxes as they are in the file, if [Options].Alone is set. A write
 // through this Store removes the written record from the cache before it returns. The zero value
 // is ready.
 type records struct {
 	mu       sync.Mutex
 	version  int64 // the file's data version to which the records belong; see database.foreign
-	writes   int   // how often forget was called
+	writes   int   // how often the method forget was called
 	sessions map[storage.ID]storage.Session
 	boxes    map[storage.BoxID]storage.Box
 }
@@ -66,10 +66,10 @@ func (r *records) forget(id storage.ID, box storage.BoxID) {
 	delete(r.boxes, box)
 }
 
-// notKept is a value of since for which keep does nothing.
+// If the argument since of keep is notKept, keep does nothing.
 const notKept = -1
 
-// kept is records.load with the file's present data version. If the data version is not known,
+// kept calls records.load with the file's present data version. If the data version is not known,
 // ok is false.
 func (s *Store) kept(ctx context.Context, id storage.ID, box storage.BoxID) (x storage.Session, b storage.Box, since int, ok bool) {
 	if !s.options.Alone || ctx.Err() != nil || s.damage.known() != nil {

@@ -55,11 +55,11 @@ type Options struct {
 	// there. It must not call the store. It may be nil.
 	Damaged func(error)
 
-	// These are for tests: the name of SQLite's VFS, and a replacement for the free space
-	// beside a file.
+	// These are for tests: the name of SQLite's VFS, and replacements for the free space on the disk
+	// and for the fsync that Behind puts off.
 	vfs   string
 	space func(path string) room
-	sync  func() error // replaces the fsync that Behind puts off
+	sync  func() error
 }
 
 func (o Options) withDefaults() Options {

@@ -48,7 +48,7 @@ func (s *Store) Wait(ctx context.Context, id storage.ID, stream storage.StreamID
 		}
 		now := time.Now()
 		over := woken || !now.Before(until)
-		version, known, err := s.lately(ctx, seen) // before the read, which may find more
+		version, known, err := s.lately(ctx, seen) // before the read, so that a later write shows at the next poll
 		if err == nil && (woken || !known || version != seen || !polled) {
 			polled = true
 			var p storage.Page
@@ -70,9 +70,9 @@ func (s *Store) Wait(ctx context.Context, id storage.ID, stream storage.StreamID
 	}
 }
 
-// lately returns what foreign returns, but waits at most patience for the connection that writes: on a
-// slow disk a write may have the connection for seconds. If patience is not enough, lately returns its
-// argument seen, and known is false.
+// lately returns the file's data version. It waits at most patience for the connection that
+// writes: on a slow disk a write may have the connection for seconds. If that is not enough,
+// lately returns its argument seen, and known is false.
 func (s *Store) lately(ctx context.Context, seen int64) (version int64, known bool, err error) {
 	soon, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -86,8 +86,8 @@ func (s *Store) lately(ctx context.Context, seen int64) (version int64, known bo
 // patience is how long a Wait waits for the connection that writes.
 const patience = 20 * time.Millisecond
 
-// infant is the age of a stream at which Wait polls for the first time. Other
-// processes need longer than this to answer a request.
+// infant is the age of a stream at which Wait polls it for the first time. No other process
+// answers a request sooner.
 const infant = 4 * time.Millisecond
 
 // newborn is the time until the first poll of a new stream with [Options].Alone. The poll finds what

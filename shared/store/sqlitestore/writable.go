@@ -199,7 +199,7 @@ type room struct {
 	known       bool
 }
 
-// FreeSpace returns how many bytes this user may still write beside a file.
+// FreeSpace returns how many bytes this user may still write to the disk of a file.
 func FreeSpace(path string) (free uint64, known bool) {
 	r := roomOf(path)
 	return r.free, r.known

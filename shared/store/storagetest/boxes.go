@@ -323,7 +323,7 @@ func leftoverItem(t *testing.T, k *kit) {
 	}
 	keptBack(t, k, it)
 	putItem(t, k, it, true)
-	putItem(t, k.other(t), it, false) // a caller may end a session twice
+	putItem(t, k.other(t), it, false) // a session that is ended twice puts this item twice
 	same(t, "the item", item(t, k, "r1"), it)
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// stateKey returns the key of m.states for k. Keys with equal instants in Since are equal there.
+// stateKey returns the key of m.states for k. It is the same for equal instants in Since.
 func stateKey(k storage.ValueKey) storage.ValueKey {
 	if !k.Since.IsZero() {
 		k.Since = time.UnixMilli(k.Since.UnixMilli()).UTC()

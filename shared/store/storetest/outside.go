@@ -35,7 +35,8 @@ func newOutside() *outside {
 	return o
 }
 
-// do runs f, which must use no channel, timer or context of a bubble.
+// do runs f outside of all bubbles of package synctest. f must use no channel, timer or context of
+// a bubble.
 func (o *outside) do(f func()) {
 	w := <-o.idle
 	w.work <- f
@@ -52,8 +53,8 @@ func (o *outside) Do(r *http.Request) (res *http.Response, err error) {
 	return res, err
 }
 
-// exchange sends a request that may be of a bubble, and reads the answer. It sends the
-// request with another context, because a context of a bubble has channels of the bubble.
+// exchange sends a request that may come from a synctest bubble, and reads the answer. It sends
+// the request with another context, because a context of a bubble has channels of the bubble.
 func exchange(r *http.Request) (*http.Response, error) {
 	var body []byte
 	if r.Body != nil {

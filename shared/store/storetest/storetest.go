@@ -69,7 +69,7 @@ func DynamoDB(t testing.TB) storage.Store {
 	return Table(t)(dynamostore.Options{})
 }
 
-// Table makes a new table. The function open opens a store on it, also in a bubble.
+// Table makes a new table. The function open opens a store on it, also in a synctest bubble.
 func Table(t testing.TB) (open func(dynamostore.Options) *dynamostore.Store) {
 	t.Helper()
 	keys := dynamostore.Keys{ID: "local", Secret: "local"}
@@ -77,7 +77,7 @@ func Table(t testing.TB) (open func(dynamostore.Options) *dynamostore.Store) {
 	var err error
 	outer.do(func() {
 		if location.Endpoint, err = server.Endpoint(); err == nil {
-			err = location.EnsureTable(context.Background(), keys) //nolint:usetesting // t's context is of a bubble
+			err = location.EnsureTable(context.Background(), keys) //nolint:usetesting // t's context is of a synctest bubble
 		}
 	})
 	commontest.OK(t, err)

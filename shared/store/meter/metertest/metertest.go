@@ -19,7 +19,7 @@ type Operation struct {
 	ReadUnits   float64 // without waits
 	WriteUnits  float64
 	Waits       float64       // requests of waits; each costs at least one read unit, even if it finds nothing
-	WaitUnits   float64       // what the waits consumed, if that is more
+	WaitUnits   float64       // what the waits consumed, if that is more than Waits
 	Held        time.Duration // how long a function waits, apart from round trips
 	Wakes       int           // boxes that the operation waits for
 	OutBytes    int
@@ -38,7 +38,7 @@ func (o Operation) Units(h meter.Habits) meter.Units {
 	}
 }
 
-// Day and Month are the periods of the tables.
+// Day and Month are the periods of the cost tables.
 const (
 	Day   = 24 * time.Hour
 	Month = 730 * time.Hour
