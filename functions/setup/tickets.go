@@ -16,7 +16,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/awscall"
 )
 
-// Values of the property Other. It says which secret opens tickets in addition to the current one.
+// Values of Other, a property of the resource Custom::Tickets. It says which secret opens tickets
+// in addition to the current one.
 const (
 	pending  = "AWSPENDING"  // the next secret
 	previous = "AWSPREVIOUS" // the previous secret
@@ -66,9 +67,9 @@ func tickets(ctx context.Context, e event) (made, error) {
 	return made{want.Name, map[string]string{"Current": now.Current, "Other": now.other(want.Other)}}, nil
 }
 
-// step returns the secrets after a deployment that changes the property Other. The same step may
-// be taken twice. If the deployment fails, CloudFormation takes the opposite step, which restores
-// the current secret.
+// step returns the secrets after a deployment that changes the property Other of the resource. The
+// same step may be taken twice. If the deployment fails, CloudFormation takes the opposite step,
+// which restores the current secret.
 func (s ticketSecrets) step(from, to string) ticketSecrets {
 	if s.Current == "" {
 		s.Current = newSecret()
@@ -128,9 +129,9 @@ func keepTickets(ctx context.Context, name string, s ticketSecrets) error {
 	return refusal(refused, err)
 }
 
-// servedTickets returns the secrets in the environment of a deployed function. The argument kind is
-// the value of the property Other: it says whether the second secret is the next or the previous
-// one. If the function does not exist, servedTickets returns the zero value.
+// servedTickets returns the secrets in the environment of a deployed function. The argument kind,
+// pending or previous, says which secret [boot.EnvOtherSecret] has. If the function does not exist,
+// servedTickets returns the zero value.
 func servedTickets(ctx context.Context, function, kind string) (got ticketSecrets, err error) {
 	s := boot.Service("lambda")
 	var a awscall.Answer

@@ -46,17 +46,16 @@ func readAccess(section []byte) error {
 	return unknownKey(err, section, reflect.TypeFor[accessKeys]())
 }
 
-// accessKeys has the valid keys of the section access. Package serversfile handles the key boxes
-// itself.
+// accessKeys has the valid keys of the section "access". Package serversfile reads the key "boxes".
 type accessKeys struct {
 	resourceserver.Settings
 
 	Boxes bool `json:"boxes"`
 }
 
-// checkAccess checks the section access as an endpoint that accepts tokens does. It adds valid values
-// for those that the endpoint itself would add. In a section with a ${VAR}, it checks only the keys,
-// because the variable may be set only where the section is used.
+// checkAccess checks the section "access" by the rules of an endpoint that accepts tokens. Where
+// the endpoint would add a value, checkAccess adds a valid one. In a section with a ${VAR}, it
+// checks only the keys, because the variable may be set only where the section is used.
 func checkAccess(c *serversfile.File, section []byte) error {
 	s, err := resourceserver.ReadSettings(section)
 	if err != nil {
@@ -137,13 +136,13 @@ func knownBeside(unknown string, value []byte, typ reflect.Type) []string {
 type mistake struct{ key, why string }
 
 // mistakes returns the mistakes in a section, which is nil if the file lacks it. It returns one for
-// each member that readMember refuses. If there is none, it looks for a member without which the
-// function read accepts the section.
-func mistakes(section []byte, readMember, read func([]byte) error) (all []mistake) {
+// each member that readMember refuses. If there is none, it blames a member without which readAll
+// accepts the section.
+func mistakes(section []byte, readMember, readAll func([]byte) error) (all []mistake) {
 	if section == nil {
 		return nil
 	}
-	err := read(section)
+	err := readAll(section)
 	if err == nil {
 		return nil
 	}
@@ -163,7 +162,7 @@ func mistakes(section []byte, readMember, read func([]byte) error) (all []mistak
 	i := slices.IndexFunc(keys, func(key string) bool {
 		without := maps.Clone(members)
 		delete(without, key)
-		return read(encode(without)) == nil
+		return readAll(encode(without)) == nil
 	})
 	if i < 0 {
 		return []mistake{{"", err.Error()}}

@@ -21,16 +21,16 @@ type Forget func(ctx context.Context, box storage.BoxID, owner string, gen stora
 // "s3:BUCKET[/PREFIX][?endpoint=URL&region=NAME]", boxes get signed URLs. "" means that nothing is
 // saved.
 //
-// The function folder returns the Forget for a folder. If it is nil, KeepIn refuses a folder. The
-// region and the endpoint of b.Location are the defaults for a location in S3.
-func (p *Parts) KeepIn(where string, folder func(path string) Forget, b bucket.Config) error {
+// The function forgetIn returns the Forget for a folder. If it is nil, KeepIn refuses "folder:".
+// The region and the endpoint of b.Location are the defaults for a location in S3.
+func (p *Parts) KeepIn(where string, forgetIn func(path string) Forget, b bucket.Config) error {
 	if where == "" {
 		return nil
 	}
 	kind, rest, _ := strings.Cut(where, ":")
 	switch {
-	case folder != nil && kind == "folder" && filepath.IsAbs(rest):
-		p.Forget, p.Snapshots = folder(rest), where
+	case forgetIn != nil && kind == "folder" && filepath.IsAbs(rest):
+		p.Forget, p.Snapshots = forgetIn(rest), where
 		return nil
 	case kind == "s3":
 		location, err := bucket.ParseLocation(rest, b.Location.Region)
@@ -43,7 +43,7 @@ func (p *Parts) KeepIn(where string, folder func(path string) Forget, b bucket.C
 		return nil
 	}
 	forms := "s3:" + bucket.LocationForm
-	if folder != nil {
+	if forgetIn != nil {
 		forms = "folder:PATH or " + forms
 	}
 	return fmt.Errorf("want %s, not %q", forms, where)

@@ -250,7 +250,7 @@ var (
 	variableWord = regexp.MustCompile(`\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b`)
 )
 
-// mended returns the error for the user after a failed add, which has changed nothing.
+// mended returns the error for the user after an add that failed and was undone.
 func (c *addCommand) mended(err error) error {
 	words, name := err.Error(), lacks(err.Error())
 	var not notServed
@@ -545,8 +545,9 @@ func exists(path string) bool {
 // askTime is the longest time that a package registry may take to answer.
 const askTime = 30 * time.Second
 
-// pin adds the newest version of its npm or PyPI package to an entry that names none, and returns
-// that version. It asks the registry that npm or pip is configured for.
+// pin makes an entry start the newest version of its npm or PyPI package, and returns that version.
+// If the entry names a version, it does nothing. It asks the registry that npm or pip is configured
+// for.
 func (t *terminal) pin(ctx context.Context, e *serversedit.Entry, folder string) (version string) {
 	p, ok := e.Package()
 	if !ok || p.Version != "" {

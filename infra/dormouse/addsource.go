@@ -28,7 +28,7 @@ import (
 // kong does not say where "--" was. No real argument can contain a NUL byte.
 const behind = "\x00"
 
-// markCommand inserts behind into the arguments of dormouse add.
+// markCommand inserts the constant behind after "--" in the arguments of dormouse add.
 func markCommand(args []string) []string {
 	if i := slices.Index(args, "--"); args[0] == "add" && i >= 0 {
 		return slices.Insert(slices.Clone(args), i+1, behind)
@@ -39,7 +39,7 @@ func markCommand(args []string) []string {
 // resolve finds out which arguments are the name, the command, or one word that stands for a
 // server.
 func (c *addCommand) resolve() error {
-	words := c.Command // an empty word is an argument of the server
+	words := c.Command
 	if c.Name != "" {
 		words = append([]string{c.Name}, words...)
 	}
@@ -116,16 +116,15 @@ const (
 	repositories = "repositories"
 )
 
-// fetched returns the folder for one kind of downloads. The servers file at the path servers has a
-// folder of its own, in the user's XDG data folder. For a user without a home, the folder is in the
-// argument data, the data folder of dormouse run.
-func fetched(kind, servers, data string) string {
+// fetched returns the folder for one kind of downloads. Each servers file has its own, in the
+// user's XDG data folder. For a user without a home, it is in the folder data.
+func fetched(kind, serversPath, data string) string {
 	if folder := os.Getenv("XDG_DATA_HOME"); filepath.IsAbs(folder) {
 		data = filepath.Join(folder, "dormouse")
 	} else if home, err := os.UserHomeDir(); err == nil {
 		data = filepath.Join(home, ".local", "share", "dormouse")
 	}
-	sum := sha256.Sum256([]byte(servers))
+	sum := sha256.Sum256([]byte(serversPath))
 	return filepath.Join(data, kind, hex.EncodeToString(sum[:4]))
 }
 

@@ -45,10 +45,9 @@ func askOn(in, out *os.File) asker {
 	}
 }
 
-// secret asks the user for a secret. If it cannot ask, it reads the secret from standard input:
-// a line of a terminal, which does not show it, or the content of a file or pipe. From a file or pipe
-// it reads at most limit+1 bytes, so that the caller can tell that the secret is too long. A secret
-// is never an argument, because ps would show it.
+// secret asks the user for a secret. Without t.ask it reads standard input: a line of a terminal,
+// which does not show it, or the whole of a file or pipe. Of a file or pipe it reads at most
+// limit+1 bytes, so that the caller can tell that the secret is too long.
 func (t *terminal) secret(question string, limit int64) (string, error) {
 	if t.ask != nil {
 		return t.ask(question, true)

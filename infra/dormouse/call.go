@@ -550,7 +550,7 @@ func (c *client) info(ctx context.Context) (info api.Info, err error) {
 func (c *client) woke(ctx context.Context, before api.Server, begun time.Time) (ready time.Time) {
 	var status api.Status
 	if before.State == api.Awake || c.call(ctx, http.MethodGet, "processes", nil, &status) != nil {
-		return ready // an error is ignored, because the call itself has succeeded
+		return ready // an error is ignored, because the tool was called
 	}
 	for _, p := range status.Processes {
 		if p.Server == before.Name && p.State == "ready" && p.Since.After(begun) && p.Since.After(ready) {

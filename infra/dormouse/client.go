@@ -28,7 +28,7 @@ type client struct {
 	where string // name of the data folder or endpoint, for errors
 	up    bool   // whether a dormouse run or a stack answers; otherwise this program itself answers from a store
 	end   func() // closes the client
-	shows []byte // certificate of the endpoint on this machine, in DER; set by endpoint
+	shows []byte // certificate of the endpoint on this machine, in DER; set by the method endpoint
 
 	progress atomic.Pointer[progress] // where the progress of the current call is shown
 }
@@ -92,11 +92,11 @@ func (p placed) open(ctx context.Context) (*client, error) {
 	}, nil
 }
 
-// use opens a client with place.open, passes it to the function do, and closes it. The argument
-// limit is the time limit for all three; 0 means none.
+// use opens a client with place.open, passes it to fn, and closes it. The argument limit is the
+// time limit for all three; 0 means none.
 func use(ctx context.Context, place interface {
 	open(context.Context) (*client, error)
-}, limit time.Duration, do func(context.Context, *client) error,
+}, limit time.Duration, fn func(context.Context, *client) error,
 ) error {
 	if limit > 0 {
 		limited, cancel := context.WithTimeout(ctx, limit)
@@ -108,7 +108,7 @@ func use(ctx context.Context, place interface {
 		return err
 	}
 	defer c.end()
-	return do(ctx, c)
+	return fn(ctx, c)
 }
 
 // isNotUp reports whether an error says that no dormouse run uses the data folder, or that no

@@ -118,12 +118,12 @@ func (p printing) show(t *terminal, v any, text func() error) error {
 	return text()
 }
 
-// table prints lines with columns. The function print must call its argument say once for each line,
-// with tabs between columns. A text argument of say never breaks out of its cell. If the table is
-// wider than the terminal, each row takes several lines.
-func table(out io.Writer, print func(say func(format string, args ...any))) error {
+// table prints lines with columns. The function rows must call say once for each line, with tabs
+// between columns. A text argument of say never breaks out of its cell. If the table is wider than
+// the terminal, each row takes several lines.
+func table(out io.Writer, rows func(say func(format string, args ...any))) error {
 	var cells, text bytes.Buffer
-	print(func(format string, args ...any) {
+	rows(func(format string, args ...any) {
 		for i := range args {
 			args[i] = inCell(args[i])
 		}

@@ -114,8 +114,8 @@ func flagOf(node *kong.Node, word string) *kong.Flag {
 	return nil
 }
 
-// choices returns what may come next, in the order in which to show it. If it returns nothing, the
-// shell proposes files.
+// choices returns the possible next words of a command line, in the order in which to show them. If
+// there are none, the shell proposes files.
 func choices(node *kong.Node, args int, flag *kong.Flag, last string, servers []string) (all []string) {
 	switch {
 	case flag != nil:

@@ -177,7 +177,7 @@ func (c *connectCommand) inFile() (all, hosted []string, err error) {
 	return all, slices.DeleteFunc(slices.Clone(all), func(name string) bool { return file.Reason(name) != "" }), nil
 }
 
-// ways is the JSON output about one server.
+// ways is the JSON output of paste about one server.
 type ways struct {
 	Name string             `json:"name"`
 	URL  string             `json:"url"`
@@ -238,8 +238,8 @@ func (c *connectCommand) write(t *terminal, client clientfile.Client, servers []
 	})
 }
 
-// remove removes from the client's file what write has added for this endpoint. dormouse run need
-// not be up, and the servers may no longer exist.
+// remove removes servers of this endpoint from the client's file. dormouse run need not be up, and
+// the servers may no longer exist.
 func (c *connectCommand) remove(t *terminal, of clientfile.Client) error {
 	base := address(c.URL)
 	if base == "" {

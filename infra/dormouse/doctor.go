@@ -151,20 +151,19 @@ func printFindings(t *terminal, all []finding) error {
 	})
 }
 
-// served calls the function use for each server in the file that is not disabled, or only for the
-// server that the user named.
-func (d *doctor) served(use func(serversfile.Server)) {
+// served calls fn for each enabled server that is checked.
+func (d *doctor) served(fn func(serversfile.Server)) {
 	if d.file == nil {
 		return
 	}
 	for _, name := range d.file.Names() {
 		if s, _ := d.file.Server(name); !s.Disabled && d.about(name) {
-			use(s)
+			fn(s)
 		}
 	}
 }
 
-// about reports whether a server is checked.
+// about reports whether a server is checked: all are, unless the user has named one.
 func (d *doctor) about(name string) bool { return d.Server == "" || d.Server == name }
 
 // look finds a program as dormouse run does: in the PATH of a server, from the server's folder.
@@ -452,8 +451,8 @@ func (d *doctor) secret() finding {
 	return good(check, "only you can read it")
 }
 
-// guests returns the servers without a sandbox profile that dormouse run puts into a sandbox all the
-// same, because they may be called by others than the user of this machine.
+// guests returns the servers that dormouse run puts into a sandbox although they have no sandbox
+// profile, because others than the user of this machine may call them.
 func (d *doctor) guests() (names []string) {
 	file, _, err := serversfile.LoadGuests(d.Servers, os.LookupEnv, d.EnvFile...)
 	if !d.cfg.HasGuests() || err != nil {
@@ -515,15 +514,15 @@ func (d *doctor) sandbox(on sandbox.Support, guests []string) finding {
 // wrongBy is the smallest difference between two clocks at which tokens and tickets may be refused.
 const wrongBy = time.Minute
 
-// clock checks the local time. The argument there is the time of the endpoint at --url, or zero if
+// clock checks the local time. The argument remote is the time of the endpoint at --url, or zero if
 // unknown.
-func (d *doctor) clock(there time.Time) finding {
+func (d *doctor) clock(remote time.Time) finding {
 	const check = "clock"
 	now, todo := d.t.now().UTC(), "set the clock: keys, tokens and tickets have times"
 	if built, err := time.Parse(time.RFC3339, builtAs().Time); err == nil && now.Before(built) {
 		return bad(check, fmt.Sprintf("it is %s here, which is before this program was built", now.Format(time.DateTime)), todo)
 	}
-	if off := now.Sub(there).Abs(); !there.IsZero() && off > wrongBy {
+	if off := now.Sub(remote).Abs(); !remote.IsZero() && off > wrongBy {
 		return bad(check, fmt.Sprintf("this machine and %s differ by %s", d.URL, off.Round(time.Second)), todo)
 	}
 	return good(check, "%s UTC", now.Format(time.DateTime))

@@ -72,7 +72,7 @@ func (d *doctor) proxy(ctx context.Context) (f finding, at time.Time) {
 	return good(check, "dormouse answers at %s", d.URL), at
 }
 
-// took returns f with the duration of its step.
+// took returns f with a duration.
 func (f finding) took(d time.Duration) finding {
 	f.MS = float64(d.Microseconds()) / 1000
 	return f
@@ -253,7 +253,7 @@ func (s *starts) take(e journal.Event) {
 }
 
 // findings returns the steps of the start: install, start and handshake. The result known is false
-// if the start of no process has ended, as for a server in Go.
+// if no process is ready and none has failed, as for a server in Go.
 func (s *starts) findings() (all []finding, known bool) {
 	if s == nil {
 		return nil, false

@@ -271,7 +271,7 @@ func (m *serviceManager) units(c *installServiceCommand) map[string]string {
 }
 
 // line returns the command line for a unit file. The argument data is c.Data, or an expression for
-// systemd, which line does not quote.
+// systemd, which stays without quotes.
 func (m *serviceManager) line(c *installServiceCommand, data string) string {
 	words := []string{inUnit(m.program, true), "run", "--servers", inUnit(c.Servers, true), "--data", data}
 	if data == c.Data {

@@ -34,9 +34,9 @@ type managed struct {
 	printing
 }
 
-// use calls the function do with a client for the endpoint or the store that has the keys.
-func (m managed) use(do func(context.Context, *client) error) error {
-	return use(context.Background(), m.placed, time.Minute, do)
+// use calls fn with a client for the endpoint or the store that has the keys.
+func (m managed) use(fn func(context.Context, *client) error) error {
+	return use(context.Background(), m.placed, time.Minute, fn)
 }
 
 // keyStore has the flags of commands that open the store themselves.
@@ -46,9 +46,9 @@ type keyStore struct {
 	printing
 }
 
-// useStore opens the store, passes it to the function do, and closes it. It sets k.Data to the data
-// folder that it has found.
-func (k *keyStore) useStore(do func(context.Context, storage.Store) error) error {
+// useStore opens the store, passes it to fn, and closes it. It sets k.Data to the data folder that
+// it has found.
+func (k *keyStore) useStore(fn func(context.Context, storage.Store) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if k.Store == "" {
@@ -63,7 +63,7 @@ func (k *keyStore) useStore(do func(context.Context, storage.Store) error) error
 		return err
 	}
 	defer func() { _ = store.Close() }()
-	return do(ctx, store)
+	return fn(ctx, store)
 }
 
 // openStore opens the store of this name, or if name is "", that of the data folder. AWS
@@ -129,7 +129,6 @@ func (c *createKeyCommand) Validate() error {
 	return nil
 }
 
-// Run creates a key.
 func (c *createKeyCommand) Run(t *terminal) error {
 	asked := api.NewKey{
 		Principal: c.Principal, Tenant: c.Tenant, Servers: c.Server, Role: c.Role,
@@ -190,8 +189,8 @@ func sayKey(t *terminal, made api.Key) error {
 	return err
 }
 
-// checkServers returns an error for names that the servers file lacks. If the file cannot be read,
-// for example because the key is for a stack on AWS, it only prints a warning.
+// checkServers returns an error for names that the servers file lacks. If it cannot read the file,
+// it only prints a warning: the key may be for a stack on AWS.
 func (c *createKeyCommand) checkServers(t *terminal) error {
 	if len(c.Server) == 0 {
 		return nil
@@ -215,7 +214,6 @@ type listKeysCommand struct {
 	managed
 }
 
-// Run prints the keys.
 func (c *listKeysCommand) Run(t *terminal) error {
 	return c.use(func(ctx context.Context, to *client) error {
 		all, err := to.keys(ctx, c.Tenant)
@@ -312,7 +310,6 @@ type revokeKeyCommand struct {
 	managed
 }
 
-// Run revokes a key.
 func (c *revokeKeyCommand) Run(t *terminal) error {
 	return c.use(func(ctx context.Context, to *client) error {
 		var k api.Key

@@ -194,8 +194,8 @@ type toolsCommand struct {
 	printing
 }
 
-// Run prints the tools of a server. If there is no handshake record, it asks the server, which may
-// have to start.
+// Run prints the tools of a server. If no answer of the server is stored, it asks the server, which
+// may have to start.
 func (c *toolsCommand) Run(t *terminal) error {
 	err := use(context.Background(), c, callPatience, func(ctx context.Context, to *client) error {
 		list, err := to.tools(ctx, c.Server)

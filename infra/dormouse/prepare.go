@@ -29,7 +29,7 @@ type preparation struct {
 	accepts bool     // whether to accept tools after the start, even if they have changed
 }
 
-// outcome is the result of preparing a server.
+// outcome is the result of installing and starting a server once.
 type outcome struct {
 	server string
 	readiness
@@ -43,7 +43,7 @@ type readiness struct {
 	warning string // a problem with its list of tools; may be ""
 }
 
-// errNotTaken is the error if the dormouse run that is up does not serve the server.
+// errNotTaken is the error if dormouse run is up, and does not serve the server.
 var errNotTaken = errors.New("dormouse run hosts another servers file: name that one with --servers, or its folder with --data")
 
 // interruptible returns a context that ends at Ctrl-C or SIGTERM.
@@ -51,8 +51,9 @@ func interruptible() (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 }
 
-// prepare prepares servers, all at the same time. If no dormouse run uses the data folder, this
-// program itself serves them meanwhile, at a free port. The outcomes are in the order of the names.
+// prepare installs servers and starts them once, all at the same time. If no dormouse run uses the
+// data folder, this program itself serves them meanwhile, at a free port. The outcomes are in the
+// order of the names.
 func (p Program) prepare(ctx context.Context, what preparation) (all []outcome, err error) {
 	do := func(ctx context.Context, to *client) error {
 		all, err = to.prepareAll(ctx, what)
@@ -66,7 +67,7 @@ func (p Program) prepare(ctx context.Context, what preparation) (all []outcome, 
 	return all, err
 }
 
-// prepareAll prepares servers in a dormouse run that is up.
+// prepareAll tells dormouse run to install the servers and start them once.
 func (c *client) prepareAll(ctx context.Context, p preparation) ([]outcome, error) {
 	taken, err := c.reload(ctx, p.names) // also forgets the recorded lists of earlier servers with these names
 	if err != nil {
@@ -99,7 +100,7 @@ func (c *client) prepareAll(ctx context.Context, p preparation) ([]outcome, erro
 	return all, together.Wait()
 }
 
-// prepare makes dormouse run start a server once, and waits for the result.
+// prepare tells dormouse run to install a server and start it once, and waits for the result.
 func (c *client) prepare(ctx context.Context, server string) outcome {
 	var said api.Prepared
 	err := c.call(ctx, http.MethodPost, "servers/"+server+"/prepare", nil, &said)
@@ -113,7 +114,7 @@ func (o outcome) String() string {
 	return count(o.tools, "tool")
 }
 
-// prepareShown prepares servers. It shows a line for each on the terminal.
+// prepareShown calls t.prepare, and shows a line for each server on the terminal.
 func (t *terminal) prepareShown(ctx context.Context, p preparation) (all []outcome, err error) {
 	if len(p.names) == 0 {
 		return nil, nil
@@ -179,7 +180,7 @@ func failedIf(failed bool) error {
 	return nil
 }
 
-// preparable returns the names of the servers to prepare: the given ones, or all that are served.
+// preparable returns the names of the servers to start: the given ones, or all that are served.
 func preparable(servers string, only []string) (names []string, err error) {
 	file, _, err := serversfile.LoadHere(servers, os.LookupEnv)
 	if err != nil {
@@ -202,9 +203,9 @@ func preparable(servers string, only []string) (names []string, err error) {
 	return slices.DeleteFunc(file.Names(), func(name string) bool { s, _ := file.Server(name); return s.Disabled }), nil
 }
 
-// hostAlone serves a servers file at a free port of loopback, until do has returned. The caller
-// sets Servers, Data and Native in cfg, and may set other fields.
-func hostAlone(ctx context.Context, cfg local.Config, do func(ctx context.Context, url string) error) error {
+// hostAlone serves a servers file at a free port of loopback while fn runs. The caller sets
+// Servers, Data and Native in cfg, and may set other fields.
+func hostAlone(ctx context.Context, cfg local.Config, fn func(ctx context.Context, url string) error) error {
 	bin, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("where this program is: %w", err)
@@ -220,7 +221,7 @@ func hostAlone(ctx context.Context, cfg local.Config, do func(ctx context.Contex
 	case err := <-ended:
 		return err
 	case url := <-address:
-		err = do(ctx, url)
+		err = fn(ctx, url)
 	}
 	stop()
 	return errors.Join(err, <-ended)

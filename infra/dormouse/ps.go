@@ -73,7 +73,7 @@ func (c *psCommand) choose(r *report) {
 	r.Boxes = slices.DeleteFunc(r.Boxes, func(b api.Box) bool { return c.Server != "" && b.Server != c.Server })
 }
 
-// mostListed is how many processes ps lists one by one, unless a flag selects some.
+// mostListed is how many processes ps lists one by one; see print.
 const mostListed = 30
 
 // print prints the processes, and the boxes if boxes is set. If there are more than mostListed

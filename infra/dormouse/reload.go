@@ -16,16 +16,16 @@ import (
 )
 
 // hangups returns a channel that receives the SIGHUP signals by which users and service managers
-// ask for a reload. When a SIGHUP means that this program's terminal was closed, hangups calls the
-// function end.
-func hangups(end func()) chan os.Signal {
+// ask for a reload. When a SIGHUP means that this program's terminal was closed, hangups calls
+// onClosed.
+func hangups(onClosed func()) chan os.Signal {
 	signals, reload := make(chan os.Signal, 1), make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGHUP)
 	had := hasTerminal()
 	go func() {
 		for s := range signals {
 			if had && !hasTerminal() {
-				end()
+				onClosed()
 				return
 			}
 			select {
@@ -37,16 +37,16 @@ func hangups(end func()) chan os.Signal {
 	return reload
 }
 
-// terms returns a channel that is closed at the first SIGTERM. At the second SIGTERM, the function
-// end is called.
-func terms(end func()) <-chan struct{} {
+// terms returns a channel that is closed at the first SIGTERM. At the second SIGTERM, it calls
+// onSecond.
+func terms(onSecond func()) <-chan struct{} {
 	signals, first := make(chan os.Signal, 2), make(chan struct{})
 	signal.Notify(signals, syscall.SIGTERM)
 	go func() {
 		<-signals
 		close(first)
 		<-signals
-		end()
+		onSecond()
 	}()
 	return first
 }
@@ -65,7 +65,7 @@ type reloadCommand struct {
 	printing
 }
 
-// Run makes dormouse run read its servers file, and prints what has changed.
+// Run tells dormouse run to read its servers file, and prints what has changed.
 func (c *reloadCommand) Run(t *terminal) error {
 	return use(context.Background(), c, patience, func(ctx context.Context, to *client) error {
 		taken, err := to.reload(ctx, nil)
@@ -88,14 +88,14 @@ func (c *reloadCommand) Run(t *terminal) error {
 	})
 }
 
-// reload makes dormouse run read its servers file at once, and forget the stored answers of these
-// servers. nil stands for all servers.
+// reload tells dormouse run to read its servers file at once, and to forget the stored answers of
+// these servers. nil stands for all servers.
 func (c *client) reload(ctx context.Context, servers []string) (taken api.Reloaded, err error) {
 	err = c.call(ctx, "POST", "reload", api.Reload{Forget: servers}, &taken)
 	return taken, err
 }
 
-// takenAtOnce makes the dormouse run that uses a data folder read its servers file now, so that the
+// takenAtOnce tells the dormouse run of a data folder to read its servers file now, so that the
 // next call uses what this command has changed. dormouse run also forgets the stored answers of the
 // changed servers. If none is up, takenAtOnce does nothing.
 func takenAtOnce(data string, changed []string) error {

@@ -14,9 +14,9 @@ type named struct {
 	serversFile
 }
 
-// change calls the function use for each server that the user has named, and saves the file. If one
-// of them is unknown, it changes nothing.
-func (c named) change(use func(f *edited, name string) error) (*edited, error) {
+// change calls fn for each server that the user has named, and saves the file. If one of them is
+// unknown, it changes nothing.
+func (c named) change(fn func(f *edited, name string) error) (*edited, error) {
 	f, err := c.open()
 	if err != nil {
 		return nil, err
@@ -27,7 +27,7 @@ func (c named) change(use func(f *edited, name string) error) (*edited, error) {
 		}
 	}
 	for _, name := range c.Names {
-		if err := use(f, name); err != nil {
+		if err := fn(f, name); err != nil {
 			return nil, err
 		}
 	}
@@ -71,7 +71,6 @@ func (e *edited) unused() (names []string) {
 
 type enableCommand struct{ named }
 
-// Run enables servers again.
 func (c *enableCommand) Run(t *terminal) error {
 	f, err := c.change(func(f *edited, name string) error { return f.Switch(name, true) })
 	if err != nil {
@@ -92,7 +91,6 @@ func (c *enableCommand) Run(t *terminal) error {
 
 type disableCommand struct{ named }
 
-// Run disables servers.
 func (c *disableCommand) Run(t *terminal) error {
 	if _, err := c.change(func(f *edited, name string) error { return f.Switch(name, false) }); err != nil {
 		return err

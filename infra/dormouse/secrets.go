@@ -171,7 +171,6 @@ type removeSecretCommand struct {
 	keyStore
 }
 
-// Run removes a key or token of a principal.
 func (c *removeSecretCommand) Run(t *terminal) error {
 	return c.useStore(func(ctx context.Context, store storage.Store) error {
 		there, err := credentials.Remove(ctx, store, c.Tenant, c.Principal, c.Name)

@@ -12,8 +12,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local"
 )
 
-// serviceOf makes dormouse run use the sockets that a service manager has opened, and notify it of
-// its state. Without a service manager it changes nothing.
+// serviceOf sets cfg for dormouse run under a service manager: to use the sockets that the service
+// manager has opened, and to notify it of the state.
 func serviceOf(cfg *local.Config, exitWhenIdle time.Duration) (err error) {
 	if cfg.Opened, err = activated(); err != nil {
 		return err

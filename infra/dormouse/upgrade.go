@@ -36,7 +36,7 @@ func (c *upgradeCommand) Validate() error {
 	return nil
 }
 
-// newer is a server that starts one version of a package, and the newest version of that package.
+// newer is a server whose entry names a version of its package, and the newest version.
 type newer struct {
 	Name    string `json:"name"`
 	Package string `json:"package"`
@@ -82,7 +82,7 @@ func (c *upgradeCommand) Run(t *terminal) error {
 // mostAskedAtOnce is how many packages are looked up in registries at the same time.
 const mostAskedAtOnce = 8
 
-// resolved returns those of the named servers that start one version of a package. Each has the
+// resolved returns those of the servers whose entries name a version of a package. Each has the
 // newest version of the package, or the reason why that is unknown.
 func resolved(ctx context.Context, t *terminal, f *edited, names []string) (all []newer) {
 	for _, name := range names {

@@ -72,7 +72,6 @@ func (b build) line() string {
 	return text + " " + b.Go + " " + b.Platform
 }
 
-// Run prints the version.
 func (c *versionCommand) Run(t *terminal) error {
 	b := builtAs()
 	if c.JSON {

@@ -15,8 +15,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/native/eventbridge"
 )
 
-// Env is the environment variable with an eventbridge.Config in JSON. Without it, the function
-// sets no alarms.
+// Env is the environment variable with an eventbridge.Config in JSON. Without it, the Lambda
+// function sets no alarms.
 const Env = "DORMOUSE_SCHEDULES"
 
 // Open returns the Alarms that the environment describes.

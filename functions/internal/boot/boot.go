@@ -135,7 +135,7 @@ func parts(s wiring.Settings) (p wiring.Parts, err error) {
 		Runners: connections(EnvConnections), Clients: connections(EnvClients), Meter: newMeter(s.Metrics),
 		Log: slog.New(slog.NewJSONHandler(os.Stderr, nil)),
 	}
-	p.Bodies = p.Log // the bodies in these lines are encrypted
+	p.Bodies = p.Log
 	if p.Store, p.Spent, err = openStore(os.Getenv(EnvStore), s.Limits); err != nil {
 		return p, err
 	}

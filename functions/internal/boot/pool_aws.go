@@ -11,7 +11,7 @@ import (
 
 const poolPlace = "" // the emulator is not in this build
 
-// openPool fails: without EnvFleet there is no fleet on AWS.
+// openPool is called if EnvFleet is not set. It fails, because this build has no emulator.
 func openPool(string, time.Time) (fleet.Fleet, error) {
 	return nil, errors.New(EnvFleet + " is not set: deploy the stack")
 }

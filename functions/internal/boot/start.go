@@ -11,9 +11,8 @@ import (
 )
 
 // Serve handles invocations until the process is stopped. The function build makes the handler for
-// one version of the servers file. Serve calls build at the start. Serve looks for a version that
-// an operator has pushed in the first invocation after 30 s (the constant renewed), and calls build
-// for that version.
+// one version of the servers file. Serve calls build at the start, and for each version that an
+// operator pushes. Invocations look for a new version at most every 30 s (the constant renewed).
 func Serve[E, R any](build func(*wiring.Function) (func(context.Context, E) (R, error), error)) {
 	o, err := open()
 	if err != nil {

@@ -50,20 +50,19 @@ type HTTP struct {
 	Host *sessions.Manager
 }
 
-// NewHTTP returns an HTTP. The argument servers has the native servers of the program; NewHTTP fails
-// if the servers file names another one. The function options, if not nil, changes the options of
-// the endpoint. The function local, if not nil, changes the options of the API for operators, to add
-// data of this machine that is not in the store.
-func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, options func(*transport.Options), local func(*api.Options)) (HTTP, error) {
+// NewHTTP returns an HTTP. The argument servers has the native servers of the program; NewHTTP
+// fails if the servers file names another one. If not nil, changeEndpoint changes the options of
+// the endpoint, and changeAPI those of the API for operators.
+func NewHTTP(f *wiring.Function, servers native.Servers, alarms Alarms, changeEndpoint func(*transport.Options), changeAPI func(*api.Options)) (HTTP, error) {
 	b, err := backend(f, servers, alarms)
 	if err != nil {
 		return HTTP{}, err
 	}
-	o := optionsOf(f, b, nil, options)
+	o := optionsOf(f, b, nil, changeEndpoint)
 	o.Sealer = f.States
 	operators := Operators(f, b)
-	if local != nil {
-		local(&operators)
+	if changeAPI != nil {
+		changeAPI(&operators)
 	}
 	endpoint := transport.New(o)
 	published := registry.Registry{Records: f.Store, PublicURL: f.PublicURL, Keys: !f.Open && f.SignIn == nil}
@@ -158,12 +157,12 @@ func signIn(f *wiring.Function) string {
 
 // NewSocket returns the endpoint for WebSocket clients. The argument push becomes the field Push of
 // transport.SocketOptions. The other arguments and the error have the same meaning as in [NewHTTP].
-func NewSocket(f *wiring.Function, servers native.Servers, alarms Alarms, push func(context.Context, storage.ID) error, options func(*transport.Options)) (*transport.Socket, error) {
+func NewSocket(f *wiring.Function, servers native.Servers, alarms Alarms, push func(context.Context, storage.ID) error, changeEndpoint func(*transport.Options)) (*transport.Socket, error) {
 	b, err := backend(f, servers, alarms)
 	if err != nil {
 		return nil, err
 	}
-	return transport.NewSocket(transport.SocketOptions{Options: optionsOf(f, b, f.Relay.Clients, options), Push: push}), nil
+	return transport.NewSocket(transport.SocketOptions{Options: optionsOf(f, b, f.Relay.Clients, changeEndpoint), Push: push}), nil
 }
 
 // limit makes an endpoint enforce the limits of the servers file, if the file has any. If a refused

@@ -21,12 +21,12 @@ import (
 )
 
 // Handler returns the console of a Function. The argument schedule cancels alarms of native
-// servers, and logs searches for calls; either may be nil. The page links to the URL dashboard, for
-// data that the store does not have. The page calls servers at their own endpoints, so this
-// function needs no right to start boxes.
-func Handler(f *wiring.Function, schedule native.Scheduler, dashboard string, logs *Logs) http.Handler {
+// servers, and logs searches for calls; either may be nil. The page links to dashboardURL, for data
+// that the store does not have. The page calls servers at their own endpoints, so this function
+// needs no right to start boxes.
+func Handler(f *wiring.Function, schedule native.Scheduler, dashboardURL string, logs *Logs) http.Handler {
 	own := endpoints.Operators(f, endpoints.Janitor(f, endpoints.Alarms{Schedule: schedule}))
-	own.Info.URL, own.Info.Dashboard = f.PublicURL, dashboard
+	own.Info.URL, own.Info.Dashboard = f.PublicURL, dashboardURL
 	own.NativeTools = nil // the native servers are in the HTTP function, not in this one
 	if logs != nil {
 		own.Calls, own.Info.SearchUSD = logs.Calls, perGB

@@ -60,7 +60,7 @@ const (
 	maxMessage = 64 << 20 // bytes of one message
 )
 
-// pipe is one stdio server.
+// pipe connects a client on stdio to an endpoint.
 type pipe struct {
 	Config
 	where string // Config.URL without query and user
@@ -158,8 +158,8 @@ func (p *pipe) read(lines chan<- []byte, stop func()) {
 	time.AfterFunc(lingers, stop)
 }
 
-// take sends a line from the client, and returns when the next line may follow: when a request was
-// written. After initialize, and after a line without a request, it waits for the response.
+// take sends a line from the client, and returns when the next line may be sent. It waits until a
+// request was written. For initialize, or a line without a request, it waits for the HTTP response.
 func (p *pipe) take(line []byte, flights *sync.WaitGroup) {
 	c := &call{body: line}
 	c.ctx, c.cancel = context.WithCancel(p.ctx)
@@ -376,14 +376,14 @@ func (p *pipe) known() (session string, params json.RawMessage) {
 	return p.session, p.params
 }
 
-// do sends an HTTP request for the call. The argument last is the Last-Event-ID. The function
-// written is called when the request was written.
-func (p *pipe) do(c *call, method string, params json.RawMessage, session, last string, written func()) (*http.Response, *wire.Error) {
+// do sends an HTTP request for the call, and calls onWritten when the request was written. The
+// argument last is the Last-Event-ID.
+func (p *pipe) do(c *call, method string, params json.RawMessage, session, last string, onWritten func()) (*http.Response, *wire.Error) {
 	var body io.Reader
 	if method == http.MethodPost {
 		body = bytes.NewReader(c.body)
 	}
-	req, err := http.NewRequestWithContext(whenWritten(c.ctx, written), method, p.URL, body)
+	req, err := http.NewRequestWithContext(whenWritten(c.ctx, onWritten), method, p.URL, body)
 	if err != nil {
 		return nil, &wire.Error{Code: wire.CodeServer, Message: "the URL of the endpoint is none"}
 	}
@@ -488,8 +488,8 @@ func (p *pipe) renew(expired string) bool {
 	return now != expired
 }
 
-// list reads the list of tools, which says what arguments must be in headers. The request has the
-// same _meta as c, a tools/call of 2026-07-28.
+// list requests the list of tools, which says what arguments must be in headers. The request has
+// the same _meta as the call c.
 func (p *pipe) list(c *call) {
 	id := json.RawMessage(`"dormouse-list"`)
 	params, ok := wire.Replace(json.RawMessage(`{"_meta":{}}`), wire.Lookup(c.msg.Params, "_meta"), "_meta")

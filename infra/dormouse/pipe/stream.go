@@ -9,10 +9,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// stand opens the standalone stream of the session and keeps it open. The server sends requests and
-// notifications over it that belong to no call. stand returns when the endpoint has responded: the
-// next message may cause events on the stream. stand waits for a second at most, because some
-// endpoints respond only with the first event.
+// stand opens the standalone stream of the session and keeps it open. Over it the server sends
+// requests and notifications that belong to no call. stand returns when the endpoint has responded,
+// because the next message may cause events on the stream. It waits for a second at most, because
+// some endpoints respond only with the first event.
 func (p *pipe) stand() {
 	up := make(chan struct{})
 	session, _ := p.known()
@@ -123,8 +123,8 @@ func (p *pipe) resume(c *call, session, lastID string, wait time.Duration) (resp
 	return nil, resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests
 }
 
-// whenWritten returns a context for an HTTP request. The function written is called when the
-// request was written.
-func whenWritten(ctx context.Context, written func()) context.Context {
-	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { written() }})
+// whenWritten returns a context for an HTTP request. When the request was written, onWritten is
+// called.
+func whenWritten(ctx context.Context, onWritten func()) context.Context {
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { onWritten() }})
 }
