@@ -56,9 +56,9 @@ func (m *machine) leftToEngines() string {
 }
 
 // LeftToEngines returns a sentence that names the servers that only a container engine, such as
-// docker, can run. With each it names the option of "docker run" that dormouse-keeper lacks, which
-// runs containers without an engine. The result is "" if there are no such servers. The argument path
-// is the machine's PATH; folder has the servers file.
+// docker, can run, or "" if there are none. Each name comes with the option of "docker run" that
+// dormouse-keeper does not support. The argument path is the machine's PATH; folder has the servers
+// file.
 func LeftToEngines(servers *serversfile.File, path, folder string) string {
 	var left []string
 	for _, name := range servers.Names() {

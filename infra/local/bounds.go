@@ -111,9 +111,9 @@ func (r twoRooms) Release(n int64) {
 	r[1].Release(n)
 }
 
-// admit counts one request or connection for a caller, until release is called or the connection of
-// ctx ends. If ctx has a request body, that body then also waits for memory within the caller's
-// share. If the caller has maxInWork open, the error has the code Busy.
+// admit counts one request, message or WebSocket of a caller: a WebSocket until it ends, and the
+// others until release is called. From then on, a request body in ctx also waits for memory within
+// the caller's share. If the caller has maxInWork open, the error has the code Busy.
 func (w *callers) admit(ctx context.Context, c sessions.Caller) (release func(), err error) {
 	who := c.Tenant + "\x00" + c.Principal
 	w.mu.Lock()
@@ -182,9 +182,9 @@ func (b bodies) guard(w http.ResponseWriter, r *http.Request) (guarded *http.Req
 	return r, body.release
 }
 
-// ofStrangers limits the bodies of requests to the sign-in pages, which guard has wrapped before.
-// These forms share maxForms and have less time: nobody knows yet who sends them, and strangers
-// must not take the memory of callers.
+// ofStrangers limits the bodies of requests to the sign-in pages. These forms share maxForms
+// and have less time: nobody knows yet who sends them, and strangers must not take the memory of
+// callers.
 func (b bodies) ofStrangers(pages http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if body, ok := r.Body.(*guardedBody); ok {

@@ -135,8 +135,8 @@ func (m *machine) room(ctx context.Context, t fleet.Task) error {
 	return fmt.Errorf("%w: %w", fleet.ErrCapacity, err)
 }
 
-// makeRoom begins to free memory in the background, for one more process of a server. A box that is
-// a process asks for it.
+// makeRoom begins to free memory in the background, when a box lacks memory for another process of
+// its server.
 func (in *inprocess) makeRoom() {
 	in.work.Go(func() {
 		ctx, cancel := context.WithTimeout(in.ctx, yieldWithin)
@@ -160,7 +160,7 @@ type neighbour struct {
 	leave func() // removes the box from machine.memory
 }
 
-// Idlest implements [guard.Sleeper]. It takes the box for idle since its last message.
+// Idlest implements [guard.Sleeper]. The box counts as idle since its last message.
 func (n *neighbour) Idlest() (since time.Time, stop func() <-chan struct{}, ok bool) {
 	return time.Unix(0, n.heard.Load()), func() <-chan struct{} {
 		n.heard.Store(time.Now().UnixNano()) // counts as a message, so that the box is not asked again at once
@@ -187,7 +187,7 @@ func (m *machine) arrived(t fleet.Status) {
 	}
 }
 
-// left undoes what arrived did. It is called when the box's process has ended.
+// left removes a box from machine.memory. It is called when the box's process has ended.
 func (m *machine) left(t fleet.Status) {
 	v, _ := m.neighbours.Load(storage.BoxID(t.Box))
 	if n, ok := v.(*neighbour); ok && n.task == t.ID {

@@ -31,7 +31,7 @@ const (
 	AccessOpen  = "open"  // any caller that reaches an endpoint
 )
 
-// Values of Durability in [Config]. Each names what an answer survives once its client has it.
+// Values of Durability in [Config]: what an answer survives after its client has received it.
 const (
 	DurabilityDisk    = "disk"    // a power cut: the answer waits for fsync
 	DurabilityProcess = "process" // the death of every process, but no power cut: the answer does not wait for the fsync, which follows at once

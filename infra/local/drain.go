@@ -50,7 +50,7 @@ func drain(ctx context.Context, m *machine) {
 }
 
 // awaitCalls waits until no call is in flight, but not beyond the deadline or the end of ctx. It is
-// for calls of remote and native servers, for which no box waits.
+// for calls of remote and native servers, which run in no box.
 func awaitCalls(ctx context.Context, m *machine, deadline time.Time) {
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()

@@ -62,7 +62,7 @@ func (m *machine) missing(s serversfile.Server) error {
 	return err
 }
 
-// now returns a copy of the reasons, by server.
+// now returns a copy of f.why.
 func (f *failures) now() map[string]string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

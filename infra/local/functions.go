@@ -38,7 +38,7 @@ type Functions interface {
 	// Records returns the store without a meter, so that nobody is billed for what Run reads for
 	// itself.
 	Records() storage.Store
-	// Operators returns the options of the API for operators.
+	// Operators returns what [api.New] needs for the API for operators.
 	Operators() api.Options
 	Close(context.Context) error
 }
@@ -76,7 +76,7 @@ type Site struct {
 	OpenSockets func(runners, clients sockets.Routes, limits sockets.Limits) (relay, socket *sockets.API)
 	// Listen serves HTTP in the background until Run has stopped.
 	Listen func(net.Listener, http.Handler)
-	// Describe fills in the parts of the API for operators that come from this machine.
+	// Describe adds to the API for operators what only this machine knows.
 	Describe func(*api.Options)
 }
 

@@ -27,7 +27,7 @@ type gate struct {
 
 func newGate() *gate { return &gate{own: sandbox.Probe().Owns} }
 
-// take adapts the gate to the servers of a file. Call it before one of them can start.
+// take opens or shuts the gate for the servers of a file. Call it before one of them can start.
 func (g *gate) take(servers *serversfile.File) {
 	for _, name := range servers.Names() {
 		s, _ := servers.Server(name)

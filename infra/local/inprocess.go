@@ -68,7 +68,7 @@ type handlers struct {
 	relay   *relayserver.Handler
 	sweeper *relayserver.Sweeper
 	stopped func(fleet.Status) // charges a tenant for the time of a stopped task
-	natives *native.Backend    // its Sweep ends what calls of native servers left behind
+	natives *native.Backend    // its Sweep does the due work for calls of native servers
 	of      []*wiring.Function
 }
 
@@ -301,7 +301,6 @@ func (in *inprocess) Web() http.Handler {
 	})
 }
 
-// web returns the handler for a path.
 func (h *handlers) web(path string, in *inprocess) http.Handler {
 	if h.pages.Serves(path) {
 		return in.visits.limit(in.bodies.ofStrangers(h.pages), in.refused)

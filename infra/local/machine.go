@@ -27,8 +27,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/console"
 )
 
-// machine is the state of one [Run]. newMachine sets the fields before stopping. The steps of the
-// method start set the others in order.
+// machine is the state of one [Run]. The steps of the method start set the fields of the second
+// block, in order.
 type machine struct {
 	cfg     Config
 	environ environ

@@ -103,11 +103,11 @@ func (k keptLog) is(session string) bool {
 	})
 }
 
-// more returns the whole lines that were written since the last call, and counts their bytes in the
-// map read. On the first call for a log, and after the runner has begun a new file, the lines of
-// the .old file are included. If first is set, more also returns an unfinished last line.
-func (k keptLog) more(read map[string]int64, first bool) (string, error) {
-	seen, known := read[k.path]
+// more returns the whole lines that were written since the last call, and adds the number of their
+// bytes to passed. On the first call for a log, and after the runner has begun a new file, the lines
+// of the .old file are included. If first is set, more also returns an unfinished last line.
+func (k keptLog) more(passed map[string]int64, first bool) (string, error) {
+	seen, known := passed[k.path]
 	if known && k.size == seen {
 		return "", nil
 	}
@@ -130,7 +130,7 @@ func (k keptLog) more(read map[string]int64, first bool) (string, error) {
 	if end := strings.LastIndexByte(fresh, '\n') + 1; !first {
 		fresh = fresh[:end]
 	}
-	read[k.path] = seen + int64(len(fresh))
+	passed[k.path] = seen + int64(len(fresh))
 	fresh = string(older) + fresh
 	if fresh != "" && !strings.HasSuffix(fresh, "\n") {
 		fresh += "\n"

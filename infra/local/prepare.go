@@ -70,16 +70,16 @@ func (p *preparing) end(server string) {
 // mostPrepared is how many servers are prepared at the same time.
 const mostPrepared = 16
 
-// prepareTaken marks servers as being prepared: those of names that have something to install and have
-// never started. The caller must call start, which begins the work. prepareTaken does nothing unless
-// Config.Prepare is set.
-func (m *machine) prepareTaken(names []string) (start func()) {
+// prepareTaken marks those servers as being prepared that have something to install and have never
+// started. The caller must call start, which begins the work. Without Config.Prepare, prepareTaken
+// does nothing.
+func (m *machine) prepareTaken(servers []string) (start func()) {
 	in, ok := m.functions.(*inprocess)
 	if !m.cfg.Prepare || !ok {
 		return func() {}
 	}
 	begun := map[string]*preparation{}
-	for _, name := range names {
+	for _, name := range servers {
 		s, ok := m.servers.Load().Server(name)
 		if !ok || s.Disabled || s.InPlace() || !s.Record || !installs(s) || in.known(s) {
 			continue
@@ -163,9 +163,8 @@ func (in *inprocess) prepare(ctx context.Context, server string, one *preparatio
 	}
 }
 
-// sleep ends the process that prepare has started, unless a client uses it meanwhile. If a server
-// does not announce changes of its lists, clients get the stored lists only while none of its
-// processes runs.
+// sleep ends the process that prepare has started, unless a client uses it. Unless a server
+// announces changes of its lists, clients get the stored lists only while none of its processes runs.
 func (in *inprocess) sleep(ctx context.Context, box storage.BoxID) {
 	if _, err := in.m.functions.Operators().Halt(ctx, box, "", "the end of its preparation", drainWithin); err != nil && ctx.Err() == nil {
 		in.m.log.Warn("the process of a preparation is not told to end", "box", string(box), "error", err)

@@ -28,7 +28,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := m.start(ctx); err != nil {
 		return err
 	}
-	prepare := m.prepareTaken(m.served()) // before a client can come, which must not wait for an install
+	prepare := m.prepareTaken(m.served()) // before clients can call, because they must not wait for an install
 	if cfg.Ready != nil {
 		cfg.Ready(m.public.address(0))
 	}
@@ -223,7 +223,7 @@ func (m *machine) stop(ctx context.Context) {
 			m.log.Warn("not everything ended in time", "error", err)
 		}
 	}
-	if m.socket != nil { // otherwise nothing was counted
+	if m.socket != nil { // otherwise the ledger may not be open
 		m.ledger.Close()
 	}
 	if err := m.history.Close(); err != nil {

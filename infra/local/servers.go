@@ -23,7 +23,7 @@ type serversFile struct {
 
 	mu     sync.Mutex
 	warned map[string]bool // warnings that load has recorded once
-	fresh  []string        // warnings that news has not returned yet
+	fresh  []string        // warnings since the last call of the method news
 	now    []string        // warnings about the file as it was last read, with the file's base name
 	broken string          // why the current file is not served; "" if it is
 }
@@ -119,7 +119,7 @@ func guests(servers *serversfile.File) (names []string) {
 	return names
 }
 
-// breaks records why the current file cannot be served; "" means that it can.
+// breaks sets f.broken.
 func (f *serversFile) breaks(why string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -49,9 +49,9 @@ func newStoreLease(store storage.Values, secret []byte, path string) *storeLease
 // errLeased is the error for a store that another Run uses.
 var errLeased = errors.New("is in use by another dormouse run")
 
-// take takes the lease. If another Run has the lease, take calls the function waits once, and fails
-// only if the lease is written again within the time leaseFor: that Run may have crashed. It
-// compares no clocks of two machines.
+// take takes the lease. If another Run has the lease, take calls the function waits once, and watches
+// the lease for the time leaseFor. It fails if the lease is written meanwhile. If not, that Run has
+// crashed.
 //
 // Errors: errLeased, and those of the store.
 func (l *storeLease) take(ctx context.Context, waits func(where string)) error {
@@ -65,7 +65,7 @@ func (l *storeLease) take(ctx context.Context, waits func(where string)) error {
 		}
 		v.Key = key
 		var by leaseHolder
-		_ = json.Unmarshal(v.Data, &by) // what cannot be read is nobody's, once it is old enough
+		_ = json.Unmarshal(v.Data, &by) // a lease that cannot be read counts as another Run's
 		switch {
 		case v.Rev == 0, by.Folder == l.by.Folder, v.Rev == seen && time.Since(since) >= leaseFor:
 			l.saved = v
@@ -98,16 +98,16 @@ func (l *storeLease) write(ctx context.Context, held bool) error {
 	return err
 }
 
-// lost is called after the store refused a write of the lease because its revision is another one. It
-// returns errLeased if another Run has the lease. Otherwise an earlier write of this Run was stored
-// although its answer was lost, and lost takes over what the store has.
+// lost is called after the store refused a write of the lease, because the lease has another revision.
+// If another Run has the lease, lost returns errLeased. Otherwise the store has an earlier write of
+// this Run, whose answer did not arrive, and lost sets l.saved to it.
 func (l *storeLease) lost(ctx context.Context) error {
 	v, err := l.store.LoadValue(ctx, l.saved.Key)
 	if err != nil {
 		return err
 	}
 	var by leaseHolder
-	_ = json.Unmarshal(v.Data, &by) // what cannot be read is not by this Run
+	_ = json.Unmarshal(v.Data, &by) // a lease that cannot be read counts as another Run's
 	if v.Rev != 0 && by != l.by {
 		return fmt.Errorf("the store %w since this one was cut off from it, at %s", errLeased, by.Where)
 	}

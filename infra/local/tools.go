@@ -33,7 +33,7 @@ func recordsOf(ctx context.Context, m *machine, tenants ...string) recorded {
 	return r
 }
 
-// recordsOfAll returns a recorded for all tenants of a machine.
+// recordsOfAll returns a [recorded] for all tenants of a machine.
 func recordsOfAll(ctx context.Context, m *machine) recorded {
 	r := recordsOf(ctx, m)
 	var err error

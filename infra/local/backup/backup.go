@@ -32,18 +32,16 @@ import (
 var databases = []string{"store.db", "history.db"}
 
 // isLeft reports whether a file or folder at the top of a data folder belongs to no backup. A
-// restore does not touch it either. The units of systemd keep the installs in "cache", and so does a
-// machine with no other folder for its cache.
+// restore does not touch it either. The folder "cache" may have the installs.
 func isLeft(top string) bool {
 	return slices.Contains([]string{"lock", "run", "logs", "home", "cache", "installs", "environments", "memory.key", "memory.key.lock"}, top) ||
 		strings.HasPrefix(top, during) || strings.HasPrefix(top, before)
 }
 
-// Prefixes of folders in the data folder: during for the temporary files of a backup or a restore,
-// before for the files that a restore has replaced.
+// Prefixes of folders in the data folder.
 const (
-	during = "backup-"
-	before = "before-restore-"
+	during = "backup-"         // for temporary files of a backup or a restore
+	before = "before-restore-" // for the files that a restore has replaced
 )
 
 // Summary counts what a backup contains, or what was restored.
@@ -235,7 +233,7 @@ func ownerOf(info fs.FileInfo) (uid, gid int) {
 	return os.Getuid(), os.Getgid()
 }
 
-// isDatabase reports whether a file at the top belongs to one of the databases.
+// isDatabase reports whether a file at the top of the data folder belongs to one of the databases.
 func isDatabase(name string) bool {
 	return slices.ContainsFunc(databases, func(db string) bool {
 		return name == db || strings.HasPrefix(name, db+"-") || name == db+sqlitestore.MarkEnding
@@ -260,8 +258,7 @@ func (a *archive) content(head *tar.Header, f io.Reader) error {
 	return a.lacks(head.Name, from.err)
 }
 
-// source is a reader that remembers its error, so that content can tell errors of reading from
-// errors of writing.
+// source is a reader that remembers its error, to tell it from an error of writing.
 type source struct {
 	io.Reader
 	err error

@@ -101,7 +101,7 @@ type Ledger struct {
 	changed bool
 }
 
-// onDay is the key of Ledger.days: an owner without a session, and a day such as 2026-11-22 (UTC).
+// onDay is the key of Ledger.days: a day such as 2026-11-22 (UTC), and an owner whose session is "".
 type onDay struct {
 	day string
 	owner
@@ -111,7 +111,7 @@ type onDay struct {
 type call struct {
 	known bool // the event at its end has come
 	tool  string
-	early map[onDay]meter.Units // use by the box's messages while the tool was not known
+	early map[onDay]meter.Units // what was used for the call before its tool was known
 }
 
 // today returns the key in Ledger.days for the owner o.
@@ -269,7 +269,7 @@ func (l *Ledger) Observe(e *observe.Event) {
 	}
 }
 
-// Opened records the start of a connection. A later event with its id names the owner.
+// Opened records the start of a connection. A later event of this connection names its owner.
 func (l *Ledger) Opened(conn string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

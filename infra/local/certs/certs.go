@@ -142,7 +142,7 @@ type files struct {
 	mu      sync.Mutex
 	now     *tls.Certificate
 	changed [2]time.Time // modification times of both files at the last read
-	said    string       // the error that was last passed to failed
+	said    string       // text of the last error passed to the function failed
 }
 
 // read reads both files if they have changed since the last read.

@@ -101,8 +101,8 @@ func keyOf(secret []byte) string {
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-// Control returns the path of the control socket of the data folder at path, and the key to show.
-// The error is [os.ErrNotExist] if no run has ever used the folder.
+// Control returns the path of the control socket of the data folder at path, and the key that its
+// callers must show. The error is [os.ErrNotExist] if no run has ever used the folder.
 func Control(path string) (socket, key string, err error) {
 	folder, err := socketsOf(path)
 	if err != nil {

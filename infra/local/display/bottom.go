@@ -45,8 +45,8 @@ func (b *bottom) note(e journal.Event) {
 	}
 }
 
-// next returns how long the lines stay valid without an event. The line of an install shows
-// seconds.
+// next returns how long the lines stay valid without an event: one second if a line counts the
+// seconds of an install.
 func (b *bottom) next() time.Duration {
 	if len(b.installs) > 0 {
 		return time.Second

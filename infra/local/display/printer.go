@@ -38,11 +38,11 @@ func (p *printer) hint(text string) {
 	}
 }
 
-// wrapped prints begin and text, and breaks text into several lines at the width of the screen.
-func (p *printer) wrapped(begin, text string) {
-	width := p.opts.Width() - length(begin)
+// wrapped prints prefix and text, and breaks text into several lines at the width of the screen.
+func (p *printer) wrapped(prefix, text string) {
+	width := p.opts.Width() - length(prefix)
 	if p.opts.Form == Records || width < 20 {
-		p.say("%s%s", begin, text)
+		p.say("%s%s", prefix, text)
 		return
 	}
 	for text != "" {
@@ -53,8 +53,8 @@ func (p *printer) wrapped(begin, text string) {
 				part = part[:at]
 			}
 		}
-		p.say("%s%s", begin, part)
-		text, begin = strings.TrimLeft(text[len(part):], " "), strings.Repeat(" ", length(begin))
+		p.say("%s%s", prefix, part)
+		text, prefix = strings.TrimLeft(text[len(part):], " "), strings.Repeat(" ", length(prefix))
 	}
 }
 

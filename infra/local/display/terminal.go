@@ -17,8 +17,8 @@ import (
 // Close.
 type Terminal struct {
 	events  chan journal.Event
-	asked   chan func()  // functions that the Terminal's goroutine calls; see do
-	dropped atomic.Int64 // events that were left out and not yet reported by left
+	asked   chan func()  // functions that the Terminal's goroutine calls
+	dropped atomic.Int64 // events that were left out since the last line about that
 	quit    chan struct{}
 	done    chan struct{}
 	once    sync.Once

@@ -24,21 +24,21 @@ const (
 )
 
 // Metrics writes the counts since the start of the program, in the text format of Prometheus. The
-// function may reports whether the reader may see a server of a tenant.
-func (h *History) Metrics(w io.Writer, may func(tenant, server string) bool) error {
+// function visible reports whether the reader may see a server of a tenant.
+func (h *History) Metrics(w io.Writer, visible func(tenant, server string) bool) error {
 	h.mu.Lock()
 	totals, turned := maps.Clone(h.totals), maps.Clone(h.turned)
 	h.mu.Unlock()
 	order := slices.SortedFunc(maps.Keys(totals), func(a, b labels) int {
 		return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.server, b.server), cmp.Compare(a.principal, b.principal), cmp.Compare(a.tool, b.tool))
 	})
-	order = slices.DeleteFunc(order, func(l labels) bool { return !may(l.tenant, l.server) })
+	order = slices.DeleteFunc(order, func(l labels) bool { return !visible(l.tenant, l.server) })
 	servers := map[labels]counts{}
 	var calls, durations, wakes, refused, installs, took strings.Builder
 	for _, of := range slices.SortedFunc(maps.Keys(turned), func(a, b refusal) int {
 		return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.reason, b.reason))
 	}) {
-		if may(of.tenant, storage.EveryServer) {
+		if visible(of.tenant, storage.EveryServer) {
 			fmt.Fprintf(&refused, "dormouse_refusals_total{%s,reason=%q} %d\n", `tenant="`+escape.Replace(of.tenant)+`"`, of.reason, turned[of])
 		}
 	}

@@ -37,8 +37,8 @@ const (
 
 	Call    = "call"    // a call of a tool has ended; Duration; Reason, if it failed or was refused; Refusal, if it was refused
 	Refused = "refused" // a request that calls no tool was refused; Reason: why
-	// RefusedAgain is a Refused that people need not see: its caller had one for the same reason
-	// in the last minute, or there are too many of them. Printers only count it.
+	// RefusedAgain is a Refused that people need not see: the last minute had one with the same
+	// caller and reason, or too many in all. Printers only count it.
 	RefusedAgain = "refused.again"
 
 	LogLost           = "log.lost"           // the log cannot be written; Reason: why
@@ -68,7 +68,7 @@ type Event struct {
 	Tenant    string `json:"tenant,omitempty"`
 	Principal string `json:"principal,omitempty"` // who called
 	Client    string `json:"client,omitempty"`    // the name that the client sent in initialize
-	Tool      string `json:"tool,omitempty"`      // the tool that was called
+	Tool      string `json:"tool,omitempty"`
 	Session   string `json:"session,omitempty"`
 	Process   string `json:"process,omitempty"` // the server's process: the id of its session, or if several sessions share it, a name for all of them
 	Trace     string `json:"trace,omitempty"`

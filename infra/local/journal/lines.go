@@ -182,7 +182,7 @@ func (l *Lines) request(of *observe.Event) {
 		e.Reason = cmp.Or(l.reason(e.Name, of.Why), noWords)
 	case observe.Open:
 		if of.Stream == "" {
-			return // the call asked its client, whose next request is a call of its own
+			return // the client got a question, and answers it in a new call
 		}
 		e.Time = time.Now().Add(-e.Duration)
 		l.later(of.Stream, e)

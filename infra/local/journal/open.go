@@ -38,15 +38,15 @@ func (l *Lines) Open() (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, e := range l.open {
-		if e.Kind != "" { // an entry without a kind is an end whose call is not known yet; see ended
+		if e.Kind != "" { // an entry without a kind is the end of a call that is not known yet
 			n++
 		}
 	}
 	return n
 }
 
-// ended takes the end of a call. The method later takes the call itself, before or after that. If the
-// end comes first, ended stores it in l.open as an event without a kind.
+// ended records the end of a call. If the call is not known yet, ended stores its end in l.open, as an
+// event without a kind.
 func (l *Lines) ended(end observe.Ended) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

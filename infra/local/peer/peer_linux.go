@@ -18,11 +18,11 @@ import (
 
 // StartedHere reports whether the other end of a connection belongs to a program that this process
 // has started, directly or through other programs. If own returns true for a user, all programs of
-// that user count as started here. Those of any other user than this process's do not.
+// that user count as started here. Apart from these, only programs of this process's own user count.
 //
 // If the other end is on this machine and no process that holds it can be found, StartedHere
 // returns true. A program could otherwise avoid detection: it could send a request and close its
-// end, or pass its end on from process to process while StartedHere looks.
+// end, or pass its end on from process to process.
 func StartedHere(c net.Conn, own func(uid uint32) bool) bool {
 	there, here := address(c.RemoteAddr()), address(c.LocalAddr())
 	if !ofThisMachine(there.Addr()) {
@@ -46,8 +46,8 @@ func StartedHere(c net.Conn, own func(uid uint32) bool) bool {
 	return true
 }
 
-// tries is how often StartedHere looks for the processes that hold a socket, and how often descends
-// looks for the parents of a process.
+// tries is how often StartedHere looks for the processes that hold a socket, and descends for the
+// parents of a process.
 const tries = 3
 
 // socket is the other end of a connection. Its inode is 0 if no process holds it.
@@ -260,8 +260,8 @@ func processes() (pids []int) {
 }
 
 // descends reports whether a process descends from this one. This process is a subreaper: it
-// becomes the parent of a process whose parent ends. If a parent ends while descends looks,
-// descends tries again. The result is true if it never sees the whole chain of parents.
+// becomes the parent of a process whose parent ends. If a parent ends meanwhile, descends
+// tries again. The result is true if no try sees the whole chain of parents.
 func descends(pid int) bool {
 	self := os.Getpid()
 	if pid == self {

@@ -39,7 +39,7 @@ type Reply struct {
 	Status   int
 	Protocol string
 	Body     []byte
-	Opened   func() // called when [API.Post] to the connection works; may be nil
+	Opened   func() // called once [API.Post] can send to the connection; may be nil
 	Rooms    Rooms  // limits that the caller's connections share; if empty, only the limits of each connection hold
 }
 

@@ -73,8 +73,8 @@ type wsConn struct {
 	// in the order in which they came.
 	buffer *semaphore.Weighted
 	rooms  Rooms // limits that the caller's connections share; Out counts the bytes that buffer counts
-	// open is done when shut is called, or when write returns. All waits for buffer and rooms end
-	// then.
+	// open is done when shut is called, or when write returns. Then nothing
+	// waits for buffer or rooms any more.
 	open    context.Context
 	endOpen context.CancelFunc
 
@@ -121,13 +121,13 @@ func (c *wsConn) serve(conn net.Conn) {
 	c.mu.Lock()
 	c.conn = conn
 	c.mu.Unlock()
-	c.ws.SetReadLimit(-1) // read has a limit of its own
+	c.ws.SetReadLimit(-1) // c.read limits the length of a message
 	life := time.AfterFunc(c.api.limits.Life-time.Since(c.ConnectedAt), func() { c.shut(goingAway) })
 	defer life.Stop()
 	c.api.work.Go(c.takeTurns)
 	c.write()
-	// If a write failed, the goroutine that reads calls shut with the reason; the next line waits for
-	// that. While Limits.InWork messages are handled no goroutine reads, so the reason is cutOff.
+	// If a write failed, the goroutine that reads fails too, and passes the reason to c.shut. The next
+	// line waits for that. If no goroutine reads, the reason is cutOff.
 	c.turn <- struct{}{}
 	c.shut(cutOff)
 	<-c.turn
@@ -227,7 +227,6 @@ func (c *wsConn) next() (m message, ok bool) {
 	return m, true
 }
 
-// read returns the next message.
 func (c *wsConn) read() (message, *closing) {
 	// The context must not end: that would drop the connection without a close frame.
 	kind, r, err := c.ws.Reader(context.Background())
@@ -424,7 +423,7 @@ func (c *wsConn) write() {
 			err := c.writeMessage(data)
 			c.giveRoom(data)
 			if err != nil {
-				// A goroutine that reads gets the same error, and calls shut.
+				// A goroutine that reads fails too, and calls c.shut.
 				_ = c.ws.CloseNow()
 				c.mu.Lock()
 				c.queue = append(batch[i+1:], c.queue...)

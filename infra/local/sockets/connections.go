@@ -28,8 +28,8 @@ func (a *API) Post(ctx context.Context, conn string, data []byte) error {
 	return c.send(ctx, bytes.Clone(data))
 }
 
-// Broadcast sends a message to all connections without waiting. A connection without room does not
-// get it.
+// Broadcast sends a message to all connections without waiting. A connection does not get it if
+// its client has too much to read.
 func (a *API) Broadcast(data []byte) {
 	a.mu.Lock()
 	all := slices.Collect(maps.Values(a.conns))

@@ -22,7 +22,7 @@ type Settings struct {
 
 // Sampler decides for which requests spans are sent.
 type Sampler struct {
-	Ratio  float64 // share, from 0 to 1, of the traces that begin here for which spans are sent
+	Ratio  float64 // from 0 to 1: for this share of the traces that begin here, spans are sent
 	Parent bool    // for a client's trace, the sampled flag in its traceparent decides
 }
 
