@@ -99,11 +99,11 @@ func (p place) buildTBXark(ctx context.Context) error {
 	})
 }
 
-// once empties a folder of .tools/bench and calls the function fill for it. If it has done so before,
-// and the files that from names are unchanged, it does nothing.
-func (p place) once(name string, from []string, fill func(dir string) error) error {
+// once empties a folder of .tools/bench and calls the function fill for it. It does nothing if it has
+// done so before and the sources are unchanged.
+func (p place) once(name string, sources []string, fill func(dir string) error) error {
 	sum := sha256.New()
-	for _, file := range from {
+	for _, file := range sources {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			return err

@@ -101,7 +101,7 @@ func flat(ctx context.Context, e *endpoint, window time.Duration) (calls int, er
 	return calls, nil
 }
 
-// mostWindows limits how many windows flat measures.
+// mostWindows is the largest number of windows in [flat].
 const mostWindows = 20
 
 // openings measures how long a new client waits for initialize and for its first call.
@@ -137,7 +137,7 @@ func openings(ctx context.Context, e *endpoint, m *measurement) error {
 	return nil
 }
 
-// load adds the metrics of l, which has the calls of this many clients.
+// load adds the metrics of l, the load of this number of clients.
 func (m *measurement) load(clients int, l load) {
 	at := fmt.Sprintf(" at %d", clients)
 	m.add("p50"+at, "ms", quantile(l.took, 0.50))
@@ -155,7 +155,7 @@ func (m *measurement) load(clients int, l load) {
 	}
 }
 
-// programs adds how much CPU time of a call each program used.
+// programs adds the CPU time that each program used for a call.
 func (m *measurement) programs(l load) {
 	for _, name := range slices.Sorted(maps.Keys(l.programs)) {
 		if each := ms(l.programs[name]) / float64(max(1, len(l.took))); each >= 0.01 {

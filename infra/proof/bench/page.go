@@ -103,8 +103,8 @@ func (r results) calls() string {
 	})
 }
 
-// over returns the median ratio of a metric of two peers in the part latency, or "" if there is
-// none. The argument base is the denominator.
+// over returns the median ratio of a metric of two peers in the part "latency", or "" if
+// there is none. The argument base is the denominator.
 func (r results) over(peer, base, metric string) string {
 	s := r.Samples.ratio("latency", peer, base, metric)
 	if s.N == 0 {
@@ -142,7 +142,7 @@ func (r results) figures(part string, columns, metrics []string) string {
 	})
 }
 
-// grown returns the table of the part scale.
+// grown returns the table of the part "scale".
 func (r results) grown() string {
 	return r.figures("scale", []string{"call p50, ms", "resident memory, MB", "files, MB", "`dormouse ps`, ms", "`dormouse sessions`, ms"},
 		[]string{"call p50", "RSS of Dormouse", "files", "dormouse ps", "dormouse sessions"})

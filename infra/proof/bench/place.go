@@ -56,11 +56,11 @@ type running struct {
 }
 
 // run starts a command. The command sees the environment of the benchmark and the
-// variables in more. If lines is not nil, it gets each line of stdout.
-func (p place) run(command, more []string, lines func(string)) (*running, error) {
+// further variables. If lines is not nil, it gets each line of stdout.
+func (p place) run(command, variables []string, lines func(string)) (*running, error) {
 	r := &running{output: &tail{lines: lines}, ended: make(chan struct{}), group: p.group}
 	r.cmd = exec.Command(p.self, append([]string{"reap"}, command...)...) //nolint:noctx // ended by stop
-	r.cmd.Env = append(os.Environ(), more...)
+	r.cmd.Env = append(os.Environ(), variables...)
 	r.cmd.Dir = p.scratch
 	r.cmd.Stdout, r.cmd.Stderr = r.output, &tail{into: r.output}
 	r.cmd.WaitDelay = 2 * time.Second

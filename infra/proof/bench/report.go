@@ -23,7 +23,7 @@ type results struct {
 	Samples samples            `json:"samples"`
 }
 
-// partRun is how a part was measured.
+// partRun is how a part of the benchmark was measured.
 type partRun struct {
 	Began   time.Time         `json:"began"`
 	Server  string            `json:"server"`

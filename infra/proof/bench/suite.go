@@ -45,7 +45,7 @@ func parts() []part {
 	}
 }
 
-// programsTable is the name of a table that the part latency fills: the CPU time of a call by
+// programsTable is the name of a table that the part "latency" fills: the CPU time of a call by
 // program, with 16 clients.
 const programsTable = "programs"
 
@@ -156,7 +156,6 @@ type measurement struct {
 	peer  peer
 }
 
-// start starts the compared program.
 func (m *measurement) start(ctx context.Context, l launch) (*endpoint, error) {
 	if l.server == nil {
 		l.server = m.server

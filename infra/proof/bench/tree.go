@@ -82,10 +82,9 @@ func treeUsage(root int) (usage, error) {
 	return u, nil
 }
 
-// hosted reports whether a program is a hosted server.
 func hosted(command string) bool { return command == "echo" }
 
-// below lists root and its descendants.
+// below lists the process root and its descendants.
 func below(root int) ([]member, error) {
 	folders, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {

@@ -39,13 +39,12 @@ func places(h meter.Habits) []place {
 	}
 }
 
-// idles are the idle times of the table.
 func idles() []time.Duration {
 	return []time.Duration{5 * time.Second, 15 * time.Second, time.Minute, 2 * time.Minute}
 }
 
-// places prints the cost of a million calls, each of which wakes a box: that of the box, for
-// each idle time, and that of the functions, API Gateway and the store until it has started.
+// places prints what a million calls cost that each wake a box: the box, for each idle time, and the
+// functions, API Gateway and the store until the box has started.
 func (t tables) places() error {
 	wake, err := t.find("tools/call, that wakes a box")
 	if err != nil {

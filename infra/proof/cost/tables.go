@@ -32,7 +32,7 @@ const (
 	serverMetrics  = 10              // about how many metrics a server has with Metrics=on
 )
 
-// stackOf counts what a stack has by default, without the resources under a condition.
+// stackOf counts the alarms and dashboards in a template that have no condition.
 func stackOf(template string) stack {
 	has := func(kind string) int {
 		kind = "Type: " + kind + "\n"

@@ -133,10 +133,10 @@ func linesOf(root string) (map[string]int, error) {
 	return count, err
 }
 
-// states returns the named types of a package with the methods of each together with those
-// of its facets: the types that embed a pointer to it, or whose only field it is.
+// states returns the named types of a package, each with the number of its methods. The methods of
+// its facets count too: of types that embed a pointer to it, or that have it as their only field.
 func (p *pkg) states() (rows []row) {
-	facet := map[*types.TypeName]*types.TypeName{} // from a facet to its state
+	facet := map[*types.TypeName]*types.TypeName{} // from a facet to the type that it belongs to
 	var named []*types.TypeName
 	for _, name := range p.types.Scope().Names() {
 		of, ok := p.types.Scope().Lookup(name).(*types.TypeName)

@@ -1,7 +1,7 @@
-// Command eras is a stdio server of any era. It has the tools, prompts and resources of
-// server-everything that the checks of the clients need. To ask a client, a tool answers
-// that it needs input. In the legacy era go-sdk turns that into a request to the client.
-// The tool push has the server tell of a change of its tools once the call is over.
+// Command eras is a stdio server for protocol versions with and without sessions. It has the
+// tools, prompts and resources of server-everything that the checks of the clients need. To ask
+// a client, a tool answers that it needs input. For a version with sessions, go-sdk turns that
+// into a request to the client. The tool push changes the server's tools once the call is over.
 //
 //	eras dual      speaks all versions of the protocol; the first message decides
 //	eras modern    2026-07-28 only: refuses initialize
@@ -45,8 +45,8 @@ func main() {
 	}
 }
 
-// refuseInitialize refuses initialize, because the modern era does not have it. go-sdk
-// would answer it, and leave the refusal to the client.
+// refuseInitialize refuses initialize, which version 2026-07-28 does not have. go-sdk would answer
+// it, and leave the refusal to the client.
 func refuseInitialize(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		if method == "initialize" {
@@ -199,7 +199,7 @@ func roots(_ context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, er
 }
 
 // toggle turns logging on or off. It writes its one log line during the call that turns it on,
-// because in the modern era a server has no log lines outside of requests.
+// because in version 2026-07-28 a server has no log lines outside of requests.
 //
 //nolint:staticcheck // logging is what is tested, deprecated from 2026-07-28 or not
 func toggle(ctx context.Context, req *mcp.CallToolRequest, on *atomic.Bool) (*mcp.CallToolResult, error) {

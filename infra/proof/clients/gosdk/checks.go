@@ -40,17 +40,16 @@ func allChecks() []check {
 	}
 }
 
-// checks returns the checks for the era. Without sessions there is no ping, and no log
-// level of a session.
+// checks returns the checks for the protocol version. Without sessions there is no ping and no log
+// level.
 func (s *session) checks() []check {
 	return slices.DeleteFunc(allChecks(), func(c check) bool {
 		return s.modern && (c.name == "logging" || c.name == "ping")
 	})
 }
 
-// checkInitialize checks the era. If the modern era was asked for, there must be no
-// handshake and no session id. Otherwise the modern era is right only if the SDK was free
-// to choose.
+// checkInitialize checks the protocol version. With s.modern it must be one without sessions.
+// Otherwise it must be s.protocol, or one that the SDK was free to choose.
 //
 //nolint:staticcheck // logging is part of what is tested, deprecated from 2026-07-28 or not
 func checkInitialize(ctx context.Context, s *session) error {

@@ -58,7 +58,7 @@ func (c *countedTokens) RoundTrip(r *http.Request) (*http.Response, error) {
 	return res, err
 }
 
-// lapsing is a token source whose first token counts as expired when lapsed is set.
+// lapsing is a token source whose first token counts as expired once signingIn.lapsed is set.
 type lapsing struct {
 	*signingIn
 	first   *oauth2.Token

@@ -165,8 +165,8 @@ func HostWith(t testing.TB, servers, settings map[string]any, flags ...string) m
 	return Program{}.Host(t, servers, settings, flags...)
 }
 
-// Program is a program with the command line of dormouse, and variables for it. Without a
-// path it is the one that make build makes.
+// Program is a program that takes the flags of dormouse, and environment variables for it. Without a
+// Path it is the one that make build makes.
 type Program struct {
 	Path string
 	Env  []string
@@ -179,8 +179,8 @@ func Own(t testing.TB, name, dir, pkg string) Program {
 	return Program{Path: Build(t, filepath.Join(name, "dormouse"), dir, pkg)}
 }
 
-// OnEmulator returns the program that executes functions as programs, behind an imitation of
-// AWS. The servers in Go of p are in its functions.
+// OnEmulator returns the program that imitates AWS, and runs each Lambda function as a program. The
+// functions have the servers in Go of p.
 func (p Program) OnEmulator(t testing.TB) Program {
 	t.Helper()
 	on := Program{Path: filepath.Join(Root(t), "bin", "emulator", "dormouse")}
@@ -195,7 +195,7 @@ func (p Program) OnEmulator(t testing.TB) Program {
 	return on
 }
 
-// Host is [HostWith] for this program.
+// Host is [HostWith] for the program p.
 func (p Program) Host(t testing.TB, servers, settings map[string]any, flags ...string) map[string]Hosted {
 	t.Helper()
 	binary := cmp.Or(p.Path, filepath.Join(Root(t), "bin", "dormouse"))

@@ -30,7 +30,7 @@ type User struct {
 func New(answers map[string]string) *User {
 	jar, err := cookiejar.New(nil)
 	if err != nil {
-		panic("webuser: " + err.Error()) // New without options never fails
+		panic("webuser: " + err.Error()) // cookiejar.New(nil) never fails
 	}
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &User{answers: answers, web: &http.Client{Jar: loopbackJar{jar}, CheckRedirect: stay}}

@@ -1,4 +1,5 @@
-// Command binary is the program of a bundle. Its tool says what the process was given.
+// Command binary is the server of an MCP bundle. Its tool returns the arguments of the process and two
+// environment variables.
 package main
 
 import (

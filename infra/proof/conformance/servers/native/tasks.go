@@ -10,12 +10,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
 )
 
-// before is how long a tool works before it fails or asks. By then a host must have made a
-// task of the call.
+// before is how long a tool works before it fails or asks the client. By then the host must have
+// turned the call into an MCP task.
 const before = 1500 * time.Millisecond
 
-// asleepFrom is the shortest work for which a tool does not keep running. An alarm continues the
-// call of the tool.
+// asleepFrom is the shortest time for which a tool does not wait, but sets an alarm that continues the
+// call.
 const asleepFrom = 30 * time.Second
 
 func tasks(_ context.Context, s native.Session) (*mcp.Server, error) {
