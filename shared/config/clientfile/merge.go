@@ -105,7 +105,7 @@ func readTOML(text []byte, name string) (others, server map[string]any, err erro
 	return others, server, nil
 }
 
-// replaceTOML replaces the lines that belong to the connection in the table of s. If started is
+// replaceTOML replaces those lines in the table of s that say how to connect. If started is
 // true, the old entry starts a program, and replaceTOML also removes the content of the tables
 // below that of s. The caller must check that nothing else has changed: replaceTOML does not
 // recognize values that span several lines.

@@ -30,7 +30,7 @@ type Change struct {
 	Parts  []Part `json:"parts"` // the members that differ, in order of Path
 }
 
-// Part is a member of a tool that differs.
+// Part is one JSON member that differs between two versions of a tool.
 type Part struct {
 	Path  string `json:"path"`  // the keys that lead to it, as in inputSchema.properties.city.description
 	Words []Word `json:"words"` // both versions of it, word by word

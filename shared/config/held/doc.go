@@ -6,8 +6,9 @@
 // # Where acceptance lives
 //
 // The store has one durable value for each server: the accepted tools, and the ones that are held
-// back. All instances read it, and each change is conditional, so of two first lists one is
-// accepted. A lock file beside the servers file ([Lock]) may have accepted tools too. If the lock's
-// entry for a server is not the one from which the store's value came, the entry replaces the
-// value. Tools that operators accept later thus count until a different lock is deployed.
+// back. All programs that serve clients read it. Each change is conditional: of two first lists that
+// come at the same time, only one is accepted. A lock file beside the servers file ([Lock]) may have
+// accepted tools too. If the lock's entry for a server is not the one from which the store's value
+// came, the entry replaces the value. Tools that operators accept later thus count until a different
+// lock is deployed.
 package held

@@ -35,7 +35,7 @@ type lockFile struct {
 type locked struct {
 	Source string            `json:"source"`
 	Tools  []json.RawMessage `json:"tools"`
-	tools  []tool            // Tools, each on one line
+	tools  []tool            // the same tools, each on one line of JSON
 }
 
 const lockVersion = 1

@@ -19,7 +19,7 @@ const (
 	firstPages = time.Minute        // pages of the first list that come within this time after its first page are accepted
 	remembered = 7 * 24 * time.Hour // a held tool that the server no longer lists is forgotten after this time
 	seenAgain  = time.Hour          // precision of heldTool.Seen
-	mostHeld   = 256                // how many held tools a record has
+	mostHeld   = 256                // how many held tools a record has at most
 	heldBytes  = 256 << 10          // bytes of the held tools together
 )
 

@@ -169,7 +169,7 @@ func address(text string) (local, domain string, ok bool) {
 	return local, domain, ok
 }
 
-// ToolsOf returns the keys of Tools whose rules a caller with these claims fits, sorted.
+// ToolsOf returns, sorted, the keys of Tools whose rules admit a caller with these claims.
 func (r Rule) ToolsOf(claims map[string]any) (fits []string) {
 	for _, tool := range slices.Sorted(maps.Keys(r.Tools)) {
 		if r.Tools[tool].Fits(claims) {

@@ -22,7 +22,7 @@ type accepted struct {
 	Groups   map[string]Group      `json:"groups,omitempty"`
 	Tools    map[string]ToolFilter `json:"tools,omitempty"` // settings of servers, by name
 	Audit    map[string]Audit      `json:"audit,omitempty"` // settings of servers, by name
-	Path     string                `json:"path,omitempty"`  // the Path of each Server
+	Path     string                `json:"path,omitempty"`  // Server.Path, which all servers share
 }
 
 const acceptedVersion = 1

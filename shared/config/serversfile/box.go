@@ -214,7 +214,7 @@ func (r *serverReader) locked(at int, field, profile string) {
 	r.fail(at, "%s: %s is locked by the profile %q: leave it out or choose another profile", r.what, field, profile)
 }
 
-// profile reads the profile of a box, and sets its values.
+// profile reads the name of a box's profile, and gives the box the values of that profile.
 func (r *serverReader) profile(m member, timed bool) profile {
 	all := profiles()
 	p, ok := all[m.value.text]
@@ -228,7 +228,7 @@ func (r *serverReader) profile(m member, timed bool) profile {
 	case !timed:
 		r.server.ToolTimeout = p.tool
 	case slices.Contains(p.locked, "tool_timeout_sec") && r.server.ToolTimeout != p.tool:
-		// tool_timeout_sec is a key of the server, outside of this section.
+		// The other locked keys are in x-dormouse.box, and box checks them.
 		r.locked(m.at, "tool_timeout_sec", m.value.text)
 	}
 	return p

@@ -90,7 +90,7 @@ func exposedBy(path string) string {
 	return ""
 }
 
-// Resolve returns the server with the values of its references and commands, which become
+// Resolve returns the server with the values for its References and Commands. These values are
 // secrets of its box. The error names a variable without a value, and says what to do.
 func (s Server) Resolve(getenv Getenv) (Server, error) {
 	references := s.References()

@@ -49,8 +49,8 @@ func (c *File) Files() []string { return c.files }
 func (c *File) Access() []byte { return c.access }
 
 // BoxesMayCall reports whether programs in boxes may call the endpoints of their own machine
-// (x-dormouse.access.boxes). If false, the machine refuses such programs as soon as a sandbox
-// confines a server of the file.
+// (x-dormouse.access.boxes). If false, and a server of the file is in a sandbox with network
+// access, the machine refuses such programs.
 func (c *File) BoxesMayCall() bool { return c.boxes }
 
 // Connect returns the section x-dormouse.connect of the file in the same form as Access. Package
@@ -203,8 +203,8 @@ func Parse(data []byte, file string, getenv Getenv) (*File, []Warning, error) {
 	return parse(data, file, "", getenv, false)
 }
 
-// ParseHere is LoadHere for the content of a file that would be at path. Of files of variables it reads
-// only those that a server names as envFile.
+// ParseHere is LoadHere for data, the content of a file that would be at path. It reads no file of
+// variables except those that a server names as envFile.
 func ParseHere(data []byte, path string, getenv Getenv) (*File, []Warning, error) {
 	return parse(data, path, FolderOf(path), getenv, false)
 }

@@ -144,7 +144,7 @@ func prefix(what string) string {
 	return what + ": "
 }
 
-// sayIgnored adds one warning with all keys of other clients that have no effect.
+// sayIgnored adds one warning that lists all ignored keys, which other clients may know.
 func (r *reader) sayIgnored() {
 	all := inOrder(r.ignored)
 	if len(all) == 0 {

@@ -46,7 +46,8 @@ func isHost(text string) bool {
 		return !strings.HasPrefix(text, "*")
 	}
 	last := parts[1][strings.LastIndexByte(parts[1], '.')+1:]
-	return strings.Trim(last, "0123456789") != "" && !strings.HasPrefix(strings.ToLower(last), "0x") // a numeric last part makes it an odd form of an address, surely a mistake
+	// A host with a numeric last part is an IP address in an odd form, surely by mistake.
+	return strings.Trim(last, "0123456789") != "" && !strings.HasPrefix(strings.ToLower(last), "0x")
 }
 
 func isLoopback(host string) bool {

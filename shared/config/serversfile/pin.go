@@ -113,8 +113,8 @@ var fixedVersions = sync.OnceValue(func() map[string]*regexp.Regexp {
 // commit matches the name of a git commit.
 var commit = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[@#][0-9a-f]{40}$`) })
 
-// versionOf splits the argument word: a package of npm or pypi (kind) as a command line names it.
-// The result fixed reports whether word names one version; own reports whether it is a folder or a
+// versionOf splits word: a package as a command line names it. The argument kind is "npm" or "pypi".
+// The result fixed reports whether word names one version; own reports whether word is a folder or a
 // file.
 func versionOf(kind, word string) (name string, fixed, own bool) {
 	if strings.HasPrefix(word, ".") || filepath.IsAbs(word) || strings.HasPrefix(word, "file:") {

@@ -69,7 +69,7 @@ func (r *serverReader) readServer() Server {
 	return *s
 }
 
-// process completes a server that is started in a box.
+// process completes and checks r.server, which is started in a box.
 func (r *serverReader) process(before int) {
 	s := &r.server
 	for name, value := range r.elsewhere {
@@ -310,8 +310,8 @@ func (r *serverReader) textWith(n node, field string, v variables) string {
 	return e.text
 }
 
-// lacks complains about a missing value. The argument v is the variable whose value is missing,
-// or nil. For a disabled server lacks only warns.
+// lacks complains about a missing value; for a disabled server it only warns. The argument v is the
+// variable whose value is missing, or nil.
 func (r *serverReader) lacks(at int, field, what, todo string, v *Variable) {
 	if r.server.Disabled {
 		r.warn(at, "%s: %s; the server is disabled, so it is left empty", field, what)

@@ -50,8 +50,8 @@ func (r *serverReader) url(m member, _ string) {
 	r.server.Remote.URL = to
 }
 
-// headers reads the headers for a remote server. In Codex's file a key has headers whose values are
-// names of variables, and another key names the variable with the bearer token.
+// headers reads the headers for a remote server. Two keys of Codex name variables: env_http_headers
+// has one for each header, and bearer_token_env_var the one with the bearer token.
 func (r *serverReader) headers(m member, what string) {
 	if m.name == "bearer_token_env_var" {
 		if r.want(m.value, text, what) {

@@ -16,7 +16,7 @@ import (
 // Defaults of a server's time limits.
 const (
 	DefaultRemoteStartup = 30 * time.Second // limits the handshake with a remote server (startup_timeout_sec)
-	DefaultAnswerTimeout = 6 * time.Hour    // limits the time for a client's answer to a question of a call
+	DefaultAnswerTimeout = 6 * time.Hour    // how long a client may take to answer a question of the server (answer_timeout_sec)
 )
 
 // MaxMarshal is the greatest length of Server.Marshal in bytes. [Parse] refuses a larger
@@ -183,8 +183,8 @@ func hashed(values map[string]string) [][2]string {
 }
 
 // Definition returns a digest of everything that a running process and its box were started with:
-// Digest, and all settings of the box. A process goes on when only timeouts and records change,
-// which are not in the digest.
+// Digest, and all settings of the box. Timeouts and the setting record are not in it, so a process
+// goes on when only these change.
 func (s Server) Definition() string {
 	sum := sha256.Sum256(encode([]any{s.Digest, s.Box}))
 	return hex.EncodeToString(sum[:8])

@@ -17,15 +17,15 @@ import (
 type setting struct {
 	key  string
 	kind kind
-	// def is the default as JSON, "" for none. Text in parentheses is only for the page: the default is
-	// not a value of the key, or another package has it.
+	// def is the default as JSON, "" for none. Text in parentheses is only shown on the page, and
+	// sets no value.
 	def  string
 	text string // for the page; a key without text is not on the page
 }
 
 // kind says how the value of a setting is read.
 type kind struct {
-	values string                      // allowed values, for the page
+	values string                      // allowed values, for the page docs/servers-file.md
 	read   func(m member, what string) // the argument what is the name for the key in complaints; read is nil if the key is read elsewhere
 	below  []setting                   // the settings in it, if it is an object
 }
@@ -190,7 +190,7 @@ func defaults(settings []setting) {
 
 const (
 	trueOrFalse = "true or false"
-	ignored     = "ignored" // of a key of another client; an unknown key is never taken for a misspelling of it
+	ignored     = "ignored" // for keys that only other clients read; an unknown key is not taken for a misspelling of one
 )
 
 // object returns a [kind] that reads a section within another one.
