@@ -68,7 +68,7 @@ type clockSide interface {
 // The process never sees the ids of clients. Every request gets a number, which is its id and its
 // progress token in the process, because two clients may use equal ids.
 //
-// The conversation does not change a byte slice after it has passed it on. It composes every
+// The conversation never changes a byte slice that it has passed on. It composes every
 // message anew from the parts that [wire.Parse] has found, without other top-level members.
 type conversation struct {
 	pipe    processSide

@@ -40,8 +40,8 @@ func (g *group) join(s *session) {
 	}
 }
 
-// anew records that the process starts for a session whose previous process has ended. A client
-// that has asked for log messages, by a log level or in the request, gets one that says so.
+// anew records that the process starts for a session whose previous process has ended. If the client
+// has asked for log messages, by a log level or in the request, tellAnew sends it one about that.
 func (g *group) anew(st *stream, msgs []wire.Message) {
 	g.untold, g.isAnew = nil, true
 	for _, m := range requestsOf(msgs) {

@@ -209,8 +209,8 @@ func (h *handshake) done(version string) {
 	p.clock.quiet()
 }
 
-// tellHandshake passes the result of initialize to the sink, and tells the clients about a changed
-// server.
+// tellHandshake passes the result of initialize to the sink, and tells the clients if lists may have
+// changed.
 func (p *process) tellHandshake(version string) {
 	session, ticket, result := p.group.speaker.id, p.group.speaker.ticket, p.proto.initialized(p.group.speaker)
 	p.group.speaker.tell(pendingOutput{call: func(k Sink) { k.Handshake(session, ticket, version, result) }})

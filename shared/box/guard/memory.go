@@ -37,7 +37,7 @@ type Memory struct {
 
 	mu      sync.Mutex
 	boxes   map[Sleeper]bool
-	started []time.Time // when processes were started, without starts that are longer ago than settle
+	started []time.Time // when the processes of the last second (settle) were started
 }
 
 // Sleeper is a box that can end an idle process to free memory.

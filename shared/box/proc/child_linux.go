@@ -14,8 +14,8 @@ import (
 )
 
 // attributes puts the process into its own process group. If the runner dies, the kernel kills the
-// process: Pdeathsig is about the thread that has started the process, and the Go runtime keeps
-// its threads.
+// process. Pdeathsig would also kill it at the end of the thread that started it, but the Go runtime
+// keeps its threads.
 func attributes(apart bool) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: !apart, Setsid: apart, Pdeathsig: syscall.SIGKILL}
 }

@@ -182,8 +182,8 @@ func (s *provisioning) buildNode(ctx context.Context, b build, npm, node string,
 func (w nodeWants) write(dir string) error {
 	for name, data := range w.files {
 		if name == "package.json" {
-			// Scripts of the project itself, such as prepare, build the project. The source of the
-			// project is not in this folder.
+			// Scripts of the project itself, such as prepare, would need the project's source, which is
+			// not in this folder.
 			data = withoutScripts(data)
 		}
 		if name == ".npmrc" {

@@ -59,8 +59,9 @@ type Config struct {
 	// once, on the goroutine that calls the Executor. If Begin fails, Run returns its error.
 	Begin func(launch map[string]string) (Started, error)
 	// Deadline is when the machine of the box stops this program; zero means never. Longest is how
-	// long a message may take. Longest and 20 seconds before Deadline, the runner begins to drain:
-	// it executes no new message, and sends [frame.Bye] when the open requests have ended.
+	// long a message may take. When Longest plus 20 seconds are left until Deadline, the runner
+	// begins to drain: it executes no new message, and sends [frame.Bye] when the open requests
+	// have ended.
 	// After half of the time until Deadline, the box sleeps as soon as it has nothing to do.
 	Deadline time.Time
 	Longest  time.Duration

@@ -144,9 +144,9 @@ const (
 	GuardSockets    Guard = "sockets"    // the program cannot reach unix sockets of other programs (Sockets is not AllSockets)
 	GuardFiles      Guard = "files"      // the program can open only the system's files, Workspace, Temp, Read and Write
 	GuardNeighbours Guard = "neighbours" // the program cannot see memory, environment and descriptors of others
-	GuardMemory     Guard = "memory"     // the program cannot use more memory than Memory
-	GuardProcesses  Guard = "processes"  // the program cannot have more processes than Processes
-	GuardCPUs       Guard = "cpus"       // the program cannot use more CPUs than the field CPUs
+	GuardMemory     Guard = "memory"     // the program cannot use more memory than Policy.Memory
+	GuardProcesses  Guard = "processes"  // the program cannot have more processes than Policy.Processes
+	GuardCPUs       Guard = "cpus"       // the program cannot use more CPUs than Policy.CPUs
 )
 
 // Lack is a guard that a policy asks for and this system does not have.
