@@ -81,10 +81,10 @@ type Suspension struct {
 	Within    time.Duration // how long the client may take to answer
 }
 
-// StatusReport tells something about a process. A report without a Handshake is a log line, in which
-// each text is cut to 500 bytes. A report with one needs a Ticket of the session. Unless Lists is set,
-// its Handshake is a fresh process's answer to initialize, which is kept for later clients. Detail is
-// then the protocol version that the runner asked for.
+// StatusReport reports on a process. Without a Handshake it is a log line, in which each text is cut to
+// 500 bytes. With a Handshake it needs a Ticket of the session. If Lists is "", Handshake is a fresh
+// process's answer to initialize, which is kept for later clients, and Detail is the protocol version
+// that the runner asked for.
 type StatusReport struct {
 	Session   storage.ID
 	Ticket    string
@@ -128,7 +128,7 @@ type Link interface {
 	Snapshot(context.Context, Snapshot) (Kept, error)
 }
 
-// Joining is what a box passes to the code, in the same program, that connects it with sessions.
+// Joining is what a box tells the code that connects it with sessions. Both run in the same program.
 type Joining struct {
 	Box      storage.BoxID
 	Token    string // the one-time token with which the box was started

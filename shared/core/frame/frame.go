@@ -82,7 +82,7 @@ const TypePart Type = "part"
 // of the protocol. V is that version.
 type VersionError struct{ V int }
 
-// Error implements error.
+// Error names both versions.
 func (e *VersionError) Error() string {
 	return fmt.Sprintf("version %d is spoken, and this side speaks version %d", e.V, Version)
 }

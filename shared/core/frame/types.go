@@ -80,7 +80,7 @@ type Return struct {
 type Events struct {
 	Sender
 	Session storage.ID  `json:"session,omitempty"`
-	Tickets []string    `json:"tickets,omitempty"` // as in [Taken], of the streams that go on after this batch; handled before the events
+	Tickets []string    `json:"tickets,omitempty"` // for the streams that go on after this batch; the relay handles them before the events, like a [Taken]
 	Seq     int64       `json:"seq,omitempty"`
 	Items   []EventItem `json:"items,omitempty"`
 	Payload []byte      `json:"-"`
@@ -115,8 +115,8 @@ const (
 	PhaseMemory = "memory"
 )
 
-// Status tells something about a process. Unless Lists is set, a payload is the result of a fresh
-// process's initialize, and Detail is the protocol version that the runner asked for.
+// Status reports on a process. If Lists is "", a payload is a fresh process's result of initialize, and
+// Detail is the protocol version that the runner asked for.
 type Status struct {
 	Sender
 	Session storage.ID `json:"session,omitempty"`

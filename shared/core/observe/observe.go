@@ -61,11 +61,11 @@ type Event struct {
 	Caller  *Caller          // of a tools/call or a refusal
 	Tool    string           // of a tools/call
 	Outcome string           // how a tools/call has ended; if Tool is "", it is the earlier call with this Stream
-	Stream  storage.StreamID // of an open call, or of one that an earlier request has begun
+	Stream  storage.StreamID // of the call, if it goes on or an earlier request has begun it
 	Why     string           // why it failed or was refused, one line
 	Said    *Said            // bodies of a tools/call; nil for none
 
-	Ended  []Ended  // calls that have ended, and for whose end no request waits
+	Ended  []Ended  // calls that have ended while no request waited for their end
 	Traces []string // of the requests in a Frame
 }
 
@@ -94,7 +94,7 @@ type Said struct {
 // Observer gets each event when it happens. It must not keep e. A nil Observer gets nothing.
 type Observer func(ctx context.Context, e *Event)
 
-// Tell sets e.Spent to what m counted for the event, unless m is nil. Then it passes e to o.
+// Tell passes e to o. If m is not nil, Tell first sets e.Spent to what m counted for the event.
 func (o Observer) Tell(ctx context.Context, m storage.Meter, e *Event) {
 	if m != nil {
 		spent := m.Spent(e.Account)
@@ -211,8 +211,8 @@ func (e *Event) attrs() []slog.Attr {
 	return all
 }
 
-// caller returns the attribute that says where a request came from. The attribute is a group, because
-// bills and metrics, which read attributes by name, must not read what a refused caller has chosen.
+// caller returns the attribute that says where a request came from. A refused caller can claim any name,
+// so the attribute is a group, in which bills and metrics do not look.
 func (e *Event) caller() slog.Attr {
 	c, names := e.Caller, []slog.Attr{}
 	if e.Principal == "" && e.Kind != API {

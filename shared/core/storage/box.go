@@ -103,7 +103,7 @@ type Box struct {
 	Tenant string
 	Server string
 	State  BoxState
-	// Gen goes up by one when an instance takes the lease to wake the box, also from another instance.
+	// Gen goes up by one when an instance takes the lease to wake the box, even if another had it.
 	// Gen also goes up when a runner connects again after its bye.
 	Gen Generation
 	// Lost is the highest generation whose runner ended without a bye, its announcement of the end.
@@ -195,7 +195,7 @@ type Told struct {
 	Tools, Prompts, Resources Generation `json:",omitempty"`
 }
 
-// Failure says why a box ended without a bye of its runner.
+// Failure says why a box was lost or did not start.
 type Failure struct {
 	Phase  string // one of the error phases of package box
 	Detail string // text that may be shown to a client

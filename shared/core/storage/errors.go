@@ -143,7 +143,7 @@ type NotConnected struct {
 	Pages []ConsentPage // where the user connects the accounts; none if the URL is not known
 }
 
-// NeedsAccess is the beginning of what the caller of such a call is told.
+// NeedsAccess begins the message of an error whose cause is [NotConnected].
 const NeedsAccess = "the server needs your access to "
 
 // ConsentPage is a page that a user has to open.

@@ -14,12 +14,12 @@ type Grant struct {
 	Scopes    []string // what the client may do at the server
 	Client    string   // the client's id
 	Name      string   // what the client calls itself; not verified
-	Host      string   // the host to which the user's browser was sent with the code
+	Host      string   // the host to which the user's browser was sent with the authorization code
 	Props     []byte   `json:",omitempty"` // Identity.Props of the principal
 	Claims    []byte   `json:",omitempty"` // the claims that decide who may use a server: JSON, at most 2 KiB
 
 	// Current, Previous and Before are SHA-256 hashes of the last three refresh tokens.
-	// Salt makes each token's successor.
+	// Each refresh token is computed from Salt and the token before it.
 	Current  []byte `json:",omitempty"`
 	Previous []byte `json:",omitempty"`
 	Before   []byte `json:",omitempty"` // nil in a record that an older release wrote

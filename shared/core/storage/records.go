@@ -48,7 +48,7 @@ const (
 	SSE       Transport = "sse"  // HTTP+SSE (MCP 2024-11-05)
 	WebSocket Transport = "ws"
 	// Modern is the transport of the sessions that stand for stateless clients (MCP 2026-07-28).
-	// There is one session for each tenant, principal and server.
+	// There is one session for each tenant, principal, server and kind of client.
 	Modern Transport = "modern"
 )
 
@@ -69,22 +69,22 @@ type Session struct {
 	Level      string          // of the last logging/setLevel, "" for none
 	Subscribed []string        // resource URIs in the order of subscription; at most 500, and at most 128 KiB in all
 	ServerInfo json.RawMessage `json:",omitempty"` // Modern only: the server's serverInfo, nil if unknown
-	Params     json.RawMessage `json:",omitempty"` // Modern only: what the last list of tools says about their calls; see sessions.Manager.Learn
+	Params     json.RawMessage `json:",omitempty"` // Modern only: what sessions.Manager.Learn has kept
 	Created    time.Time
 	Used       time.Time // when the last message came; updated only when half of the life is over
 	Expires    time.Time
 	Served     bool        // a process has done more for the session than answer requests for lists, so it may have state
 	Pushes     bool        // the server may send messages outside of requests
 	Primary    Lease       // the HTTP response that gets the events of the standalone stream, or over HTTP+SSE those of LegacySSE
-	Delivered  Index       // the last event of Primary's stream that a Last-Event-ID of the client has named; over HTTP+SSE, that was sent
+	Delivered  Index       // the last event of Primary's stream that the client has named as Last-Event-ID; over HTTP+SSE, the last one sent
 	Standby    []Lease     `json:"Shadows"` // the GETs that wait for Primary, oldest first
 	Conns      []string    // open WebSocket connections as far as known, newest last
 	Pushed     []Cursor    // for each stream with events that may not have been pushed to the client
-	Pusher     Lease       // the function that pushes the events after the cursors in Pushed
+	Pusher     Lease       // the instance that pushes the events after the cursors in Pushed
 	Answers    AnswerCount `json:",omitzero"`
 	Members    []string    `json:",omitempty"` // of a session with a group: the servers with which it has opened sessions
 	Group      ID          `json:",omitempty"` // the session with a group that has opened this one; "" for none
-	Relisted   time.Time   `json:",omitzero"`  // the [Box.Relisted] whose changes were announced to the client
+	Relisted   time.Time   `json:",omitzero"`  // the [Box.Relisted] of the last change that the client was told of
 	Later      Later       `json:"-"`
 }
 
@@ -241,8 +241,8 @@ type Batch struct {
 	Retry   time.Duration // Event.Retry of the last event
 	Events  [][]byte      // one line each; 1 to MaxBatchEvents, MaxBatchBytes together
 	Expires time.Time
-	// Once makes Append return Duplicate, and not nil, if the batch is there already.
-	// It is not stored.
+	// Once makes Append return Duplicate, and not nil, if the batch is there already. The store
+	// does not keep Once.
 	Once bool
 }
 

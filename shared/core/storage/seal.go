@@ -7,9 +7,9 @@ import (
 	"encoding/base64"
 )
 
-// Sealer encrypts and authenticates data (AES-256-GCM). Boxes and clients get the data and later send it
-// back, but can neither read nor change it: the tickets of boxes, and the requestState that a modern
-// client sends with its answers. A Sealer has no state and is safe for concurrent use.
+// Sealer encrypts and authenticates data (AES-256-GCM), such as the tickets of boxes and the requestState
+// of modern clients. A box or client sends the data back, but can neither read nor change it. A Sealer
+// has no state and is safe for concurrent use.
 type Sealer struct {
 	seals cipher.AEAD
 	opens []cipher.AEAD // seals, and those of earlier secrets

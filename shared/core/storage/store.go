@@ -47,8 +47,8 @@ type Store interface {
 // the disk is full. While writes would fail, callers refuse requests before they execute them, because
 // the answers would be lost.
 type Writable interface {
-	// Writable returns nil, or why a write would fail as far as is known. It makes no store
-	// operation but a test write at intervals while writes fail. Errors: Unavailable.
+	// Writable returns nil, or why a write would fail as far as is known. While writes fail, it tries
+	// one at intervals; otherwise it does not use the store. Errors: Unavailable.
 	Writable(ctx context.Context) error
 }
 
@@ -57,8 +57,8 @@ type Sessions interface {
 	// Create stores a new session with Rev 1. Errors: Conflict if the ID is taken.
 	Create(ctx context.Context, s Session) error
 	// Load reads a session and a box record in one round trip. A box that was never
-	// written is the zero Box with its ID; the box is returned with NotFound too. An
-	// empty box reads no box. A session in state Ended is returned like any other.
+	// written is the zero Box with its ID; the box is returned with NotFound too. If box is
+	// "", Load reads only the session. A session in state Ended is returned like any other.
 	//
 	// Errors: NotFound if the session is not there or has expired. If its row is still
 	// there, QuitExpired is the cause.
@@ -200,14 +200,14 @@ type Log interface {
 	// standalone stream is known as long as its session lives, even if its events have
 	// expired. The Tail of a request stream is zero once its events have expired.
 	Tail(ctx context.Context, id ID, stream StreamID) (Tail, error)
-	// Newest returns the request stream of a session that began last and has events. It
-	// returns Standalone if there is none.
+	// Newest returns, of the request streams of a session that have events, the one that began
+	// last. It returns Standalone if there is none.
 	Newest(ctx context.Context, id ID) (StreamID, error)
-	// Wait is Read with limit MaxWait, but waits until there is something to read. The argument until is
-	// when it returns an empty page at the latest. Some drivers also return when an item with the
-	// stream's ID was put, claimed, released or swapped; callers that depend on this must poll. It
-	// returns ctx's error if ctx ends first.
-	Wait(ctx context.Context, id ID, stream StreamID, after Index, until time.Time) (Page, error)
+	// Wait is Read with limit MaxWait, but waits until there is something to read. It returns an empty
+	// page at the deadline. Some drivers also return when an item with the stream's ID was put, claimed,
+	// released or swapped; callers that depend on this must poll. It returns ctx's error if ctx ends
+	// first.
+	Wait(ctx context.Context, id ID, stream StreamID, after Index, deadline time.Time) (Page, error)
 }
 
 // Boxes keeps a record ([Box]) of each box: the processes of one server for one tenant.

@@ -35,11 +35,11 @@ func (f ToolFilter) Allows(tool string) bool {
 	return may && (f.And == nil || f.And.Allows(tool))
 }
 
-// allows applies Deny and Allow to a tool's name. It converts each entry with the function form; the
-// caller has converted the name.
-func (f ToolFilter) allows(tool string, form func(string) string) bool {
-	denied := nearest(f.Deny, tool, form)
-	return denied < 0 || denied < nearest(f.Allow, tool, form)
+// allows applies Deny and Allow to a name of a tool that convert has returned. It converts each entry
+// in the same way.
+func (f ToolFilter) allows(tool string, convert func(string) string) bool {
+	denied := nearest(f.Deny, tool, convert)
+	return denied < 0 || denied < nearest(f.Allow, tool, convert)
 }
 
 func same(name string) string { return name }
@@ -68,10 +68,10 @@ func FoldTool(name string) string {
 
 // nearest returns a number that grows with the length of the longest entry that fits a
 // tool, -1 for none.
-func nearest(entries []string, tool string, form func(string) string) (length int) {
+func nearest(entries []string, tool string, convert func(string) string) (length int) {
 	length = -1
 	for _, entry := range entries {
-		switch entry = form(entry); {
+		switch entry = convert(entry); {
 		case entry == tool:
 			return len(tool) + 1
 		case fits(entry, tool):

@@ -5,7 +5,7 @@ type Units struct {
 	Invocations       float64 `json:"invocations,omitempty"`        // of functions
 	GBSeconds         float64 `json:"gb_seconds,omitempty"`         // of functions
 	Requests          float64 `json:"requests,omitempty"`           // requests of the REST API; an answer counts as one more for each further 10 MB
-	Messages          float64 `json:"messages,omitempty"`           // messages of WebSocket APIs, both ways, one for each 32 KB begun
+	Messages          float64 `json:"messages,omitempty"`           // messages of WebSocket APIs, both ways, one for each started 32 KB
 	ConnectionMinutes float64 `json:"connection_minutes,omitempty"` // of WebSocket APIs
 	ReadUnits         float64 `json:"read_units,omitempty"`         // of DynamoDB, 4 KB, strongly consistent
 	WriteUnits        float64 `json:"write_units,omitempty"`        // of DynamoDB, 1 KB

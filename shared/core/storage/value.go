@@ -46,7 +46,7 @@ func (k ValueKey) Check() error {
 // Value is a durable value: bytes that a native server keeps under a name.
 type Value struct {
 	Key  ValueKey
-	Rev  int64  // revision, which the store sets; SaveValue fails for another one than the stored one; 0: no value is stored
+	Rev  int64  // set by the store; SaveValue fails unless it is the stored one; 0: no value is stored
 	Data []byte // at most MaxValueData bytes; empty means there is no value
 	// Expires is when the value is deleted; zero means never. It is zero for
 	// ValueOfSession.

@@ -9,14 +9,15 @@ import (
 // Plain leaves that prefix out, for loopback without TLS, where browsers refuse it.
 type Cookies struct{ Plain bool }
 
-// Set sets a cookie that a browser keeps for life. With a life of 0 it removes the cookie.
-func (c Cookies) Set(w http.ResponseWriter, name, value string, life time.Duration) {
-	age := int(life.Seconds())
-	if life <= 0 {
-		age = -1
+// Set sets a cookie that a browser keeps until it is older than maxAge. With a maxAge of 0 it removes
+// the cookie.
+func (c Cookies) Set(w http.ResponseWriter, name, value string, maxAge time.Duration) {
+	seconds := int(maxAge.Seconds())
+	if maxAge <= 0 {
+		seconds = -1
 	}
 	http.SetCookie(w, &http.Cookie{
-		Name: c.name(name), Value: value, Path: "/", MaxAge: age, HttpOnly: true, Secure: !c.Plain, SameSite: http.SameSiteLaxMode,
+		Name: c.name(name), Value: value, Path: "/", MaxAge: seconds, HttpOnly: true, Secure: !c.Plain, SameSite: http.SameSiteLaxMode,
 	})
 }
 

@@ -59,7 +59,7 @@ func (c *checker) document() bool {
 }
 
 // value opens containers down to the first scalar or the first empty container. It
-// consumes a scalar. It leaves the end of an empty container to the method closes.
+// consumes a scalar. It leaves the bracket that ends an empty container to [checker.closes].
 func (c *checker) value() bool {
 	for {
 		switch token := c.token(); token {

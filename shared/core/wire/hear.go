@@ -104,7 +104,8 @@ func valueEnd(raw []byte) int {
 	}
 }
 
-// hearValue reads an object, or each element of an array.
+// hearValue reads an object, or each element of an array. The argument behind says that text
+// stands before it.
 func hearValue(raw []byte, behind bool, each func(m Message, raw []byte, err error)) {
 	values := slices.Values([]json.RawMessage{raw})
 	if raw[0] == '[' {
@@ -146,14 +147,14 @@ func parseOdd(raw []byte, behind bool) (Message, error) {
 	return straight.renewed()
 }
 
-// renewed returns the message with Raw in the right form, on one line.
+// renewed encodes the message anew, on one line, and parses the result.
 func (m Message) renewed() (Message, error) {
 	m.Raw = m.Line()
 	return Parse(m.Raw)
 }
 
-// straighten gives odd members the form that they must have. The result doubtful says
-// that the message does not name its version.
+// straighten corrects the odd members that [Hear] lists. The result doubtful says that the
+// message does not name its version.
 func (t *parts) straighten() (doubtful bool) {
 	null := func(token json.RawMessage) bool { return string(token) == "null" }
 	if null(t.params) {

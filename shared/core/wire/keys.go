@@ -48,8 +48,8 @@ func foldRune(r rune) rune {
 	}
 }
 
-// place is an object in which some keys decide what the message means. The field keys maps the exact
-// and the folded form of each of these keys to the key.
+// place is an object in which some keys decide what the message means. The field keys maps both forms of
+// each such key, the exact and the folded one, to the exact one.
 type place struct {
 	name string
 	keys map[string]string
@@ -72,9 +72,8 @@ func deciding(names ...string) map[string]string {
 	return keys
 }
 
-// named returns the key of p that is key, or that is key in upper case. It returns "" if there is
-// none.
-func (p *place) named(key []byte) string { return p.keys[string(key)] }
+// named returns the key of p that has this exact or folded form, "" if there is none.
+func (p *place) named(form []byte) string { return p.keys[string(form)] }
 
 // checkParams refuses params in which two readers could find different values.
 func (m *Message) checkParams() error {
@@ -110,11 +109,11 @@ func ofMCP(method string) bool {
 const manyKeys = 16
 
 // checkKeys refuses an object with "__proto__", or with a key that comes twice, whatever
-// its case. It also refuses a key that equals a key of the given place only after [fold]. It
-// returns the value of "_meta".
+// its case. It also refuses a key that is no key of where, but becomes one by [fold]. It returns
+// the value of "_meta".
 func checkKeys(object []byte, where *place) (meta []byte, err error) {
 	var room [128]byte
-	var ends [manyKeys]int // the end of each key in folded, where the first keys stand one after the other
+	var ends [manyKeys]int // where each of the first keys ends in folded, which has them one after the other
 	folded, n := room[:0], 0
 	var many map[string]bool // the keys after the first manyKeys
 	for i := 1; ; {
@@ -127,7 +126,7 @@ func checkKeys(object []byte, where *place) (meta []byte, err error) {
 		before := len(folded)
 		name := where.named(key)
 		if name != "" && string(key) == name {
-			folded = append(folded, key...) // each key of a place has a lower-case letter, so it equals no folded key
+			folded = append(folded, key...) // key has a lower-case letter, so it equals no folded key
 		} else {
 			folded = fold(folded, key)
 			name = where.named(folded[before:])

@@ -68,19 +68,19 @@ const (
 	MetaServerInfo         = "io.modelcontextprotocol/serverInfo"         // modern, in results
 	MetaSubscriptionID     = "io.modelcontextprotocol/subscriptionId"     // modern, on a listen stream
 	MetaRelatedTask        = "io.modelcontextprotocol/related-task"       // 2025-11-25 tasks
-	MetaIdempotencyKey     = "io.modelcontextprotocol/idempotencyKey"     // of a tools/call; the draft has it in params
+	MetaIdempotencyKey     = "io.modelcontextprotocol/idempotencyKey"     // of a tools/call; SEP-3182 has it in params
 	MetaIdempotencyLife    = "dormouse/idempotencyTtlMs"                  // how long that key is kept
 )
 
 // Values of the member resultType in a modern result. A result without it is complete.
 const (
 	ResultComplete      = "complete"       // the answer
-	ResultInputRequired = "input_required" // inputRequests, requestState: ask, then call again
+	ResultInputRequired = "input_required" // the server asks for input; the client sends the request again with it
 	ResultTask          = "task"           // tasks extension only
 )
 
-// OfExtension reports whether no version of MCP has a method, as a request or as a notification.
-// The methods of the tasks extension count as MCP's.
+// OfExtension reports whether a method belongs to an extension: no version of MCP has it, as a request
+// or as a notification. The methods of the tasks extension count as MCP's.
 func OfExtension(method string) bool {
 	switch method {
 	case MethodPing, MethodCreateMessage, MethodElicit, MethodRootsList,

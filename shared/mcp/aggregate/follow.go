@@ -86,9 +86,9 @@ type following struct {
 	done    bool
 }
 
-// How often and how many times a following tries to open the stream of a member that a message
-// (markJoined) has announced. If the program that wrote the message died before it opened the
-// session, the client's next POST writes another message.
+// After a message (markJoined) has announced a member, Next tries to open the member's stream, every
+// joinEvery and at most mostJoins times. If the program that wrote the message died before it opened
+// the session, the client's next POST writes another message.
 const (
 	joinEvery = 100 * time.Millisecond
 	mostJoins = 50

@@ -44,7 +44,7 @@ type Group struct {
 
 var _ sessions.Endpoint = (*Group)(nil)
 
-// New returns a Group.
+// New returns the Group that c describes.
 func New(c Config) *Group {
 	members := make([]string, len(c.Members))
 	for i, m := range c.Members {

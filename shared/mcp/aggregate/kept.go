@@ -96,8 +96,8 @@ func (g *Group) index(ctx context.Context, kind string, s storage.Session, wakes
 	return x, nil
 }
 
-// confirm drops the index of a kind if it differs from list, which the client gets now. Watch does not
-// see the changes of lists that are in no record.
+// confirm drops the index of a kind if it differs from list, which the client gets now. [Kept.Watch] sees
+// only the changes of lists that are in handshake records.
 func (g *Group) confirm(kind string, s storage.Session, list []group.Entry) {
 	if g.Kept == nil {
 		return

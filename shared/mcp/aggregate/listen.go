@@ -12,8 +12,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Listen implements [sessions.Endpoint]. The standalone streams of the members that the session uses
-// are one stream. Listen adds the stream of a member that the session begins to use.
+// Listen implements [sessions.Endpoint]. It joins the standalone streams of the members that the session
+// uses, and of members that it begins to use later.
 func (g *Group) Listen(ctx context.Context, id storage.ID, lastID string, until func(hold time.Duration) time.Time) (sessions.Resumable, error) {
 	if member, own, ok := requestEvent(lastID); ok {
 		c, ok := g.member(member)
@@ -107,7 +107,7 @@ func (l *listening) Next(ctx context.Context, until time.Time) ([]sessions.Event
 	for l.open > 0 || l.waiting {
 		wake := l.next
 		if until.Before(l.end) && until.Before(wake) {
-			wake = until // but if until is the end of the response, the loop waits until all streams have ended
+			wake = until // not if until is the end of the response: all streams end by themselves then
 		}
 		h, some, err := l.wait(ctx, wake)
 		var events []sessions.Event

@@ -79,8 +79,8 @@ func (g *Group) list(ctx context.Context, m wire.Message, s storage.Session, cli
 	return without(result, missing), nil
 }
 
-// without adds to a list, under metaUnavailable, the members that could not be asked, with the
-// reason for each.
+// without returns list with the members that could not be asked, and the reason for each, under
+// metaUnavailable.
 func without(list json.RawMessage, missing map[string]string) json.RawMessage {
 	meta, err := json.Marshal(map[string]map[string]string{metaUnavailable: missing})
 	if len(missing) == 0 || err != nil { // strings always marshal
@@ -198,8 +198,8 @@ func (g *Group) entriesFor(ctx context.Context, method string, s storage.Session
 	return g.names.Merge(method, g.Plain, lists...), missing, nil
 }
 
-// learn keeps what the members' lists say about calls of their tools ([sessions.Manager.Learn]). Cost: a
-// read for each member whose list says anything, and a write if it says something new.
+// learn passes the [bridge.ToolNotes] of the members' lists to [sessions.Manager.Learn]. Cost: a read for
+// each member that has notes, and a write if they are new.
 func (g *Group) learn(ctx context.Context, lists []group.List) error {
 	for i, l := range lists {
 		notes := bridge.ToolNotes(l.Result)
@@ -233,7 +233,7 @@ func (g *Group) whyNot(err error) string {
 }
 
 // ask gets a list from a member, page by page. It stops at a list that never ends ([wire.Pages]) and
-// returns what it has read. A *[wire.Error] is the member's answer.
+// returns what it has read. An error of type *[wire.Error] is the member's answer.
 func (g *Group) ask(ctx context.Context, c sessions.Caller, s storage.Session, client *sessions.Client, method string) (json.RawMessage, error) {
 	list := json.RawMessage(nil)
 	var params json.RawMessage
@@ -266,7 +266,7 @@ func (g *Group) askOnce(ctx context.Context, c sessions.Caller, s storage.Sessio
 }
 
 // answerOf returns the result of a call. It returns DeadlineExceeded if there is no result by the
-// deadline. A *[wire.Error] is the member's answer.
+// deadline. An error of type *[wire.Error] is the member's answer.
 func answerOf(ctx context.Context, call *sessions.Call, deadline time.Time) (json.RawMessage, error) {
 	for {
 		events, err := call.Next(ctx, deadline)

@@ -34,7 +34,7 @@ type merged struct {
 	id    storage.ID // the client's session with the group
 	parts []*part
 	end   time.Time     // when the response must end
-	look  time.Duration // how often Next of a part returns, so that the part notices a newer response that reads its stream; 0: never
+	look  time.Duration // how often Next of a part must return, to notice that a newer response reads the same stream; 0: never
 
 	ctx     context.Context // for the goroutines that read
 	stop    context.CancelFunc
@@ -87,8 +87,8 @@ func (m *merged) wait(ctx context.Context, deadline time.Time) (h heard, some bo
 	}
 }
 
-// pass returns the events that were read from a part as the client gets them. It calls id after each
-// event, for the event id that names the client's position in all streams.
+// pass returns the events of h in the form in which the client gets them. Each gets the result of id as
+// its event id, which names the client's position in all streams.
 func (m *merged) pass(h heard, id func() string) (events []sessions.Event) {
 	gap := false
 	for i, e := range h.events {

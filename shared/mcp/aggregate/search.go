@@ -36,7 +36,7 @@ func calls(m wire.Message, tool string) bool {
 	return m.Kind == wire.Request && m.Method == wire.MethodToolsCall && name == tool
 }
 
-// searched returns, for a call of call_tool, the call of the tool that it names, and other messages
+// searched replaces a call of call_tool by the call of the tool that it names. It returns other messages
 // unchanged.
 func (g *Group) searched(m wire.Message) (wire.Message, error) {
 	if !g.Search || !calls(m, toolCall) {

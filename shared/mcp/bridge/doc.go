@@ -2,7 +2,7 @@
 // initialize and sessions, and modern, the stateless version 2026-07-28. It turns a client's message
 // of one era into a message that a server of the other era understands, and translates back.
 //
-// One direction is a modern client before a legacy server. The server got an initialize that
+// In one direction, a modern client uses a legacy server. The server got an initialize that
 // declares everything that clients can do ([Superset]).
 //
 //   - [ReadRequest] reads a request. [Request.Forward] returns the params for the server.
@@ -10,11 +10,11 @@
 //     a message for the client, or an answer to the server in the client's place.
 //   - [State] travels, sealed, with the client between two rounds of one call.
 //   - [Discover] and [Listener] have no counterpart in the legacy era.
-//   - [ToolNotes] returns what a list of tools says about later calls: the arguments that
+//   - [ToolNotes] returns what later calls of the tools in a list need: the arguments that
 //     headers must repeat ([CheckParams]), and task support ([NotedTasks]).
 //   - [Task] is a call whose result its client fetches later. [TaskRef] is the content of its taskId.
 //
-// The other direction is a legacy client before a server that speaks the modern era only:
+// In the other direction, a legacy client uses a server that speaks the modern era only:
 //
 //   - [Legacy] is the client. [Legacy.Params] adds to each request what the server must know about
 //     the client. [Legacy.Initialize] makes the result of initialize for the client.

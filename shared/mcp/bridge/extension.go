@@ -42,8 +42,8 @@ func withoutTasks(capabilities object) object {
 // know.
 func (r Request) Extended() bool { return len(beyond(r.Capabilities)) > 0 }
 
-// Kind is a hash of what a legacy server must be told of the client in initialize, besides the
-// Superset: its extensions, with their settings.
+// Kind is a hash of what the client declares besides the capabilities of MCP itself and tasks, such as
+// extensions; "" for nothing.
 func (r Request) Kind() string {
 	o := beyond(r.Capabilities)
 	if len(o) == 0 {

@@ -7,8 +7,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// This file is for a legacy client before a server that speaks the modern era only. A modern
-// server gets with every request what a legacy server gets once, in initialize.
+// This file connects a legacy client with a server that speaks the modern era only. A modern server gets
+// with every request what a legacy server gets once, in initialize.
 
 // Legacy is what a legacy client says about itself in initialize.
 type Legacy struct {
@@ -43,12 +43,11 @@ func (l Legacy) modern() json.RawMessage {
 
 // Params returns the params of a client's request as a modern server gets them: with what the server
 // needs to know about the client in _meta. level is the log level that the client has set last, or
-// "". If the argument later is false, Params removes inputResponses and requestState. If later is
-// true, the request is sent again, and [Again] has put them there.
-func (l Legacy) Params(method string, params json.RawMessage, level string, later bool) json.RawMessage {
+// "". If resent is false, Params removes inputResponses and requestState, which only [Again] adds.
+func (l Legacy) Params(method string, params json.RawMessage, level string, resent bool) json.RawMessage {
 	o, _ := objectOf(params)
 	o = o.without("task") // "task" asks for a task of 2025-11-25, a capability that Initialize does not offer
-	if !later && rounds(method) {
+	if !resent && rounds(method) {
 		o = o.without(inputResponses, requestState)
 	}
 	return o.with("_meta", l.meta(o.get("_meta"), level)).encode()
@@ -72,7 +71,7 @@ func (l Legacy) meta(own json.RawMessage, level string) json.RawMessage {
 
 // Initialized returns a legacy server's result of initialize for the client. If the server has
 // named a newer version than the client asked for, at which the client would disconnect,
-// Initialized names the client's version. What newer legacy versions add is behind capabilities.
+// Initialized names the client's version.
 func (l Legacy) Initialized(result json.RawMessage) json.RawMessage {
 	named, _ := wire.String(wire.Lookup(result, "protocolVersion"))
 	if own := wire.Negotiate(l.version); wire.Legacy(named) && named > own {

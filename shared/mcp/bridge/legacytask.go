@@ -9,8 +9,8 @@ import (
 )
 
 // Clients do not see the tasks of 2025-11-25, which the extension of 2026-07-28 has replaced. If a tool
-// can only be called as such a task, the functions of this file let Dormouse do that and give the client
-// the result.
+// requires such a task, Dormouse runs the task with the functions of this file, and gives the client the
+// result.
 
 // WithoutLegacyTasks returns a result of initialize without the capability for tasks. calls
 // reports whether that capability included tools/call.

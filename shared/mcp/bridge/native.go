@@ -52,8 +52,8 @@ func Declared(params json.RawMessage) json.RawMessage {
 // execution.taskSupport, which go-sdk cannot write.
 const MetaTaskSupport = "io.github.dormouse-mcp/taskSupport"
 
-// Executions returns a result of tools/list in which the value under [MetaTaskSupport] of each tool
-// has become its execution.taskSupport.
+// Executions returns a result of tools/list in which each tool has its value of [MetaTaskSupport] as
+// execution.taskSupport.
 func Executions(list json.RawMessage) json.RawMessage {
 	if !bytes.Contains(list, []byte(MetaTaskSupport)) {
 		return list

@@ -46,9 +46,9 @@ func HeaderParams(list json.RawMessage) json.RawMessage {
 	return out
 }
 
-// ToolNotes returns what a result of tools/list says about later calls of the tools, as JSON for
-// [NotedParams] and [NotedTasks]. It returns nil if the list says nothing, has another page, or the
-// JSON exceeds 32 KiB.
+// ToolNotes returns, for the tools in a result of tools/list, the [HeaderParams] and each tool's
+// [TaskSupport], as JSON for [NotedParams] and [NotedTasks]. It returns nil if the list has neither,
+// has another page, or the JSON exceeds 32 KiB.
 func ToolNotes(list json.RawMessage) json.RawMessage {
 	var notes object
 	if params := HeaderParams(list); params != nil {
@@ -81,7 +81,7 @@ func NotedParams(notes json.RawMessage) json.RawMessage { return wire.Lookup(not
 // nothing.
 type TaskSupport string
 
-// The values of TaskSupport.
+// The values of execution.taskSupport (MCP 2025-11-25).
 const (
 	TaskForbidden TaskSupport = "forbidden"
 	TaskOptional  TaskSupport = "optional"

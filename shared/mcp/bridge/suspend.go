@@ -67,9 +67,9 @@ func unable(why string) *wire.Error {
 // Asked is a question that a legacy client gets.
 type Asked = storage.Question
 
-// Ask makes questions to a legacy client out of inputs, and the JSON-RPC requests that ask them. The id
-// of a question is made of the stream, the round, which counts from 1, and a number: first + i for
-// inputs[i]. index says which request of a batch needs the inputs. A fault says that the client has not
+// Ask makes questions to a legacy client out of inputs, and the JSON-RPC requests that ask them. The id of
+// the question for inputs[i] is [storage.QuestionID] of the stream, the round and first + i. Rounds count
+// from 1. index says which request of a batch needs the inputs. A fault says that the client has not
 // declared the capability for a question.
 func (l Legacy) Ask(stream string, round, first, index int, inputs []Input) (asked []Asked, requests [][]byte, fault *wire.Error) {
 	for i, in := range inputs {

@@ -48,7 +48,7 @@ func NoTask() *wire.Error {
 	return invalid("params.taskId is no task of this caller, or it has expired; call the tool anew")
 }
 
-// IsTaskMethod reports whether a method belongs to the extension.
+// IsTaskMethod reports whether a method belongs to the extension [Tasks].
 func IsTaskMethod(method string) bool {
 	return method == wire.MethodTasksGet || method == wire.MethodTasksUpdate || method == wire.MethodTasksCancel
 }

@@ -241,7 +241,7 @@ func (t *Turn) end(m wire.Message) Step {
 		fault, _ = wire.Replace(fault, number(int64(code)), "code")
 	}
 	if none := nothing(t.req.Method); none != nil && code == wire.CodeMethodNotFound {
-		// The server does not have this list, but Unknown may have offered it to the client.
+		// The client may ask for a list that the server does not have, because the function Unknown offers all.
 		return Step{Reply: &Response{Raw: wire.ResultResponse(t.req.ID, Result(t.req.Method, none, t.server))}}
 	}
 	return Step{Reply: &Response{Raw: faultResponse(t.req.ID, fault), Code: code}}

@@ -27,7 +27,7 @@ type Names struct {
 
 type word struct{ text, member string }
 
-// NewNames returns Names for members.
+// NewNames returns the Names of a group with these members.
 func NewNames(members []string) *Names {
 	n := &Names{}
 	for _, m := range members {

@@ -29,9 +29,9 @@ func canVisit(s storage.Session) bool {
 }
 
 // unconnected answers requests if err says that their caller has not connected an account at a third
-// party. It returns nil for another error. The argument visits says that the client supports
-// elicitation by URL.
-func (u *use) unconnected(err error, visits bool, requests ...wire.Message) *Call {
+// party. It returns nil for another error. The argument byURL says that the client supports elicitation
+// by URL.
+func (u *use) unconnected(err error, byURL bool, requests ...wire.Message) *Call {
 	missing, ok := errors.AsType[*storage.NotConnected](err)
 	if !ok {
 		return nil
@@ -39,7 +39,7 @@ func (u *use) unconnected(err error, visits bool, requests ...wire.Message) *Cal
 	var raws [][]byte
 	for _, m := range requests {
 		if m.Kind == wire.Request {
-			raws = append(raws, notConnected(m, err, missing.Pages, visits))
+			raws = append(raws, notConnected(m, err, missing.Pages, byURL))
 		}
 	}
 	return u.manager.readyCall(raws...)
@@ -48,7 +48,7 @@ func (u *use) unconnected(err error, visits bool, requests ...wire.Message) *Cal
 // notConnected returns the answer to one request. A client that supports elicitation by URL gets the
 // error with the pages at which the user connects the accounts. Any other client gets a text, which
 // for a tools/call is in the result.
-func notConnected(m wire.Message, err error, pages []storage.ConsentPage, visits bool) []byte {
+func notConnected(m wire.Message, err error, pages []storage.ConsentPage, byURL bool) []byte {
 	text := err.Error()
 	if e, ok := errors.AsType[*storage.Error](err); ok {
 		text = e.Message
@@ -63,7 +63,7 @@ func notConnected(m wire.Message, err error, pages []storage.ConsentPage, visits
 	for _, p := range pages {
 		list = append(list, elicitation{"url", p.ID, p.URL, p.Message})
 	}
-	if m.Method == wire.MethodToolsCall && (!visits || len(list) == 0) {
+	if m.Method == wire.MethodToolsCall && (!byURL || len(list) == 0) {
 		return wire.ResultResponse(m.ID, fmt.Appendf(nil, `{"content":[{"type":"text","text":%s}],"isError":true}`, wire.AppendString(nil, text)))
 	}
 	answer := &wire.Error{Code: wire.CodeURLElicitation, Message: text}

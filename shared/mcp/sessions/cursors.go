@@ -39,8 +39,8 @@ const (
 	pushLease    = 30 * time.Second                       // how long the lease is valid after each page
 	pushPage     = 100                                    // events between two writes of a cursor
 	toNote       = 5 * time.Second                        // time that an instance reserves to record how far it has pushed
-	keptFinished = 32                                     // cursors of streams that were delivered as far as they go; a record keeps no more
-	keptOwed     = 1024                                   // other cursors that a record keeps; more would not fit a row of the store
+	keptFinished = 32                                     // how many settled cursors a record keeps
+	keptOwed     = 1024                                   // how many other cursors a record keeps; more would not fit a row of the store
 	comingUp     = storage.ConnectTimeout + 2*time.Second // for how long after $connect API Gateway may answer 410 for a connection
 	pushRetry    = 50 * time.Millisecond
 	streamLife   = 7 * 24 * time.Hour // the log of a request stream is deleted when it is older than this

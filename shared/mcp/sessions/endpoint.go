@@ -21,8 +21,9 @@ type Endpoint interface {
 
 	// Initialize opens a session as [Manager.Initialize] does, and returns its id.
 	Initialize(ctx context.Context, id storage.ID, m wire.Message) (storage.ID, Response, error)
-	// Route finds the server for the messages of one POST or WebSocket frame. A *[wire.Error] is
-	// the answer to a request for a tool, prompt or resource that no server of the endpoint has.
+	// Route finds the server for the messages of one POST or WebSocket frame. An error of type
+	// *[wire.Error] is the answer to a request for a tool, prompt or resource that no server of the
+	// endpoint has.
 	Route(ctx context.Context, id storage.ID, msgs []wire.Message, batch bool) (Routed, error)
 	// Listen continues a stream after the event with the id lastID, or opens the standalone stream if
 	// lastID is "" ([Manager.Listen], [Manager.Resume]). hold is the result of [Resumable.Hold]; until
@@ -44,7 +45,8 @@ type Endpoint interface {
 	// ([Manager.Greeting]). kind is its [Caller.Kind].
 	Greeting(ctx context.Context, kind string, client Client) (result json.RawMessage, call *Call, err error)
 	// Dispatch returns the servers for a message of a modern client: one for a request, several for
-	// a notification or a subscription. A *[wire.Error] is the answer to the request.
+	// a notification or a subscription. An error of type *[wire.Error] is the
+	// answer to the request.
 	Dispatch(ctx context.Context, kind string, m wire.Message) ([]Dispatched, error)
 }
 
@@ -55,7 +57,7 @@ type Routed struct {
 	Messages []wire.Message // the messages in the form that the server gets
 	Batch    bool
 	// Accept sends the messages to the server ([Manager.Accept]). The Response is nil if no message
-	// needs a response. A *[wire.Error] is the answer to the request.
+	// needs a response. An error of type *[wire.Error] is the answer to the request.
 	Accept func(ctx context.Context) (Response, error)
 }
 

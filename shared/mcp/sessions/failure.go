@@ -35,8 +35,8 @@ func FailureOf(response []byte, show bool) (failed bool, why string) {
 	return true, ""
 }
 
-// notAsked is the reason of a call that [use.unconnected] has answered. What the client was told has
-// the addresses of pages, which are only for the user.
+// notAsked replaces, in log lines, the message that [use.unconnected] gives the client. That message has
+// addresses of pages, which are only for the user.
 const notAsked = "the caller has not connected an account at a third party that the server needs"
 
 // firstText returns the text of the first item of a tool's content, "" if it is no text.

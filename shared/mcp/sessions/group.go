@@ -62,7 +62,7 @@ func (h *Manager) Greet(ctx context.Context, c Caller, id storage.ID, m wire.Mes
 	return u.session, h.readyCall(wire.ResultResponse(m.ID, result)), nil
 }
 
-// Session returns the group's session with this id, and makes it Ready, because its client uses it.
+// Session returns the group's session with this id, and makes it Ready.
 // If a WebSocket message has arrived before the session's initialize, Session waits for the
 // initialize, as [Manager.Accept] does.
 //
@@ -316,7 +316,7 @@ func lastPart(s storage.Session, c Caller, method string) string {
 
 // Borrow returns a member's list from its handshake record: the newest that this principal may get. The
 // list may be for a client with other capabilities or another protocol version. Borrow returns nil if
-// the record has none. It keeps the list under [lastPart] for clients like that of s.
+// the record has none. Borrow keeps the list under [lastPart].
 //
 // Errors: Unavailable.
 func (h *Manager) Borrow(ctx context.Context, s storage.Session, c Caller, method string) (json.RawMessage, error) {

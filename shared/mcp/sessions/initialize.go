@@ -84,8 +84,8 @@ func initializable(m wire.Message) (version string, err error) {
 }
 
 // begin sets the fields of a session with the function fill, and stores the session: a new one if
-// fresh is true, otherwise the one that the client's connection has opened. A client may repeat the
-// same initialize.
+// fresh is true, otherwise the one that the client's connection has opened. It changes nothing if the
+// client repeats its initialize.
 func (u *use) begin(ctx context.Context, id storage.ID, fresh bool, fill func(*storage.Session)) (err error) {
 	if fresh {
 		u.session = u.caller.opened(id, u.manager.limits)

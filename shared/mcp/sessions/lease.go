@@ -44,8 +44,8 @@ func (l *listener) owns(s storage.Session) bool {
 	return l.from.Nonce != "" && s.Primary.Nonce == holderOf(l.from.Nonce)
 }
 
-// longestHold is how much longer than [Limits.Hold] a lease can last, for an instance that holds its
-// response longer and for clocks that differ.
+// longestHold is how much longer than [Limits.Hold] a lease can last: an instance may hold its response
+// longer, and clocks differ.
 const longestHold = 20 * time.Minute
 
 // free returns the time from which any GET may take the lease. A lease does not count if it was taken

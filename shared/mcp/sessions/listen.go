@@ -50,9 +50,9 @@ func (h *Manager) Listen(ctx context.Context, c Caller, id storage.ID, lastEvent
 	return call, nil
 }
 
-// claim makes the call the primary if the lease is free or an earlier GET of the same client holds
-// it, and otherwise a standby. After casTries conflicts it waits up to stagger before the next
-// attempt.
+// claim makes this GET the primary ([Manager.Listen]) if the lease is free or an earlier GET of the same
+// client holds it, and otherwise a standby. After casTries conflicts it waits up to stagger before the
+// next attempt.
 func (c *Call) claim(ctx context.Context) error {
 	l := c.lease
 	for range casTries {
@@ -122,9 +122,10 @@ func (c *Call) mayTake(s storage.Session, now time.Time) bool {
 	return c.lease.owns(s) || !free(s, c.manager.limits, now).After(now)
 }
 
-// take makes the call the primary. If the client of the last primary has come back, the stream starts
-// after the event that this client names. For any other client the stream starts after s.Delivered:
-// the highest event that any client has named. Events that were only sent may not have arrived.
+// take gives this GET the lease ([Manager.Listen]). If the client of the last holder has come back, the
+// stream starts after the event that this client names. For any other client the stream starts after
+// s.Delivered: the highest event that any client has named. Events that were only sent may not have
+// arrived.
 func (c *Call) take(ctx context.Context, s storage.Session, now time.Time) error {
 	l := c.lease
 	if l.from.Index > s.Delivered {
@@ -163,9 +164,9 @@ func (c *Call) queue(ctx context.Context, s storage.Session, now time.Time) erro
 	return nil
 }
 
-// leave ends the lease of a primary if ctx has ended, because the primary's client is gone. The
-// stream stays reserved for this client for graceRetries times [Limits.Pace]. If the store fails,
-// the lease stays.
+// leave ends the lease that this GET holds ([Manager.Listen]) if ctx has ended, because the client is
+// gone. The stream stays reserved for this client for graceRetries times [Limits.Pace]. If the store
+// fails, the lease stays.
 func (c *Call) leave(ctx context.Context) {
 	if ctx.Err() == nil || c.lease == nil || !c.lease.held {
 		return
@@ -188,7 +189,7 @@ func (c *Call) dismiss(ctx context.Context) {
 	})
 }
 
-// tryChange changes the record of the session if the call is still its primary. It ignores errors.
+// tryChange changes the record of the session if this GET still holds the lease. It ignores errors.
 // change reports whether it has changed the record.
 func (c *Call) tryChange(ctx context.Context, change func(s *storage.Session, now time.Time) bool) {
 	for range casTries {

@@ -82,22 +82,22 @@ func partOf(s storage.Session, method, whose string) (part string, ok bool) {
 // session and no hash of a principal, which are longer.
 const anyone = "anyone"
 
-// whose names the sessions that get the same list as a session:
+// whose returns a name for the sessions that get the same list as the given one:
 //
 //   - "": everybody, if same is true, which is the result of sameList;
 //   - the id of the session: only the session, if its process has done more than answer lists;
 //   - [anyone]: all principals, if the server is Anonymous;
 //   - a hash of the principal: the principal's other sessions.
-func (s Server) whose(of storage.Session, same bool) string {
+func (s Server) whose(session storage.Session, same bool) string {
 	switch {
 	case same:
 		return ""
-	case of.Served:
-		return string(of.ID)
+	case session.Served:
+		return string(session.ID)
 	case s.Anonymous:
 		return anyone
 	default:
-		sum := sha256.Sum256([]byte(of.Principal))
+		sum := sha256.Sum256([]byte(session.Principal))
 		return base64.RawURLEncoding.EncodeToString(sum[:12])
 	}
 }
@@ -146,8 +146,8 @@ func abilitiesOf(capabilities json.RawMessage) (name string, known bool) {
 }
 
 // recorded answers a request for a list from the handshake record. If result is nil, the caller must ask
-// the box. The result part is the key under which the record keeps the answer of the box, "" if it does
-// not. Cost: one read for a list that the record may have, otherwise none.
+// the box. part is the key under which the record keeps the box's answer, "" if it does not keep it. Cost:
+// one read for a list that the record may have, otherwise none.
 func (u *use) recorded(ctx context.Context, method string, params json.RawMessage) (result json.RawMessage, part string, err error) {
 	c, s, box := u.caller, u.session, u.box
 	part, ok := listPart(s, c, method, params)

@@ -93,7 +93,7 @@ func (u *use) onceOf(ctx context.Context, round string, batch bool, msgs ...wire
 	return nil, nil
 }
 
-// keyOf returns the key that a call has in its header, params or _meta, "" if it has none.
+// keyOf returns the idempotency key in the header, params or _meta of a call, "" if there is none.
 func keyOf(ctx context.Context, params json.RawMessage) (string, error) {
 	key, _ := ctx.Value(keyed{}).(string)
 	if n := len(key); n >= 2 && key[0] == '"' && key[n-1] == '"' {
@@ -291,8 +291,7 @@ func (u *use) join(ctx context.Context, d Delivery, first begun) (call *Call, un
 	return call, false, nil
 }
 
-// end reports whether a call has ended, and returns its last event, nil if the log does not have that
-// any more.
+// end reports whether a call has ended, and returns its last event, nil if the log no longer has it.
 func (call begun) end(ctx context.Context, store storage.Store) (ended bool, end []byte, err error) {
 	page, err := store.Read(ctx, call.Session, call.Stream, 0, 1)
 	if err == nil && !page.Final() && (len(page.Events) > 0 || page.Gap) {

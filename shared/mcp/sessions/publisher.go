@@ -31,8 +31,7 @@ type Published struct {
 }
 
 // Append writes a batch of events for the address a to the log and delivers it. After Unavailable
-// the caller may call Append again, but not two callers at a time. A repeated Append may send a
-// connected client an event twice.
+// one caller at a time may repeat Append. A repeated Append may send a connected client an event twice.
 //
 // Errors: Conflict (nothing was written, see [storage.Log]), Unavailable.
 func (o Publisher) Append(ctx context.Context, a storage.Address, b storage.Batch) error {

@@ -193,8 +193,7 @@ func gapNotice() []byte {
 		[]byte(`{"level":"warning","logger":"dormouse","data":"events were lost here: they are older or more than what is kept"}`))
 }
 
-// newest returns the newest connection of the session that has a record, or the zero
-// Connection.
+// newest returns the session's newest connection that has a record, or the zero Connection.
 func (p *redelivery) newest(ctx context.Context) (storage.Connection, error) {
 	for len(p.s.Conns) > 0 {
 		id := p.s.Conns[len(p.s.Conns)-1]

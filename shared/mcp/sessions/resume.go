@@ -42,8 +42,8 @@ func (h *Manager) Resume(ctx context.Context, c Caller, id storage.ID, lastEvent
 	}
 	call.tracker, err = h.backend.Track(ctx, u.session, from.Stream)
 	if errors.Is(err, storage.NotFound) {
-		// The store has no item of the request, and its stream had no end when its tail was read. The
-		// request ended between the two reads, or no instance will ever write to this stream.
+		// The store has no storage.Item of the request, and its stream had no end when its tail was read.
+		// The request ended between the two reads, or no instance will ever write to this stream.
 		if tail, err = h.store.Tail(ctx, u.session.ID, from.Stream); err == nil {
 			call.done = !tail.Final || from.Index >= tail.Last
 		}
@@ -66,7 +66,7 @@ func (h *Manager) Resume(ctx context.Context, c Caller, id storage.ID, lastEvent
 func (u *use) place(ctx context.Context, from storage.EventID) (tail storage.Tail, after storage.Index, err error) {
 	store, id := u.manager.store, u.session.ID
 	tail, err = store.Tail(ctx, id, from.Stream)
-	if err != nil || from.Index < tail.Last || from.Index == tail.Last && !tail.Final || tail.Last == 0 { // all events of a call may have expired
+	if err != nil || from.Index < tail.Last || from.Index == tail.Last && !tail.Final || tail.Last == 0 { // tail.Last is 0 if all events of the call have expired
 		return tail, from.Index, err
 	}
 	lost := from.Index > tail.Last

@@ -15,7 +15,7 @@ import (
 
 // A caller may see only some tools of a server ([Caller.Tools]). The [storage.Address] of a request for
 // a list says which (Shown). A Publisher leaves out the others before it writes the answer to the log.
-// The handshake record keeps the whole list; Manager leaves out tools of it for each caller.
+// The handshake record keeps the whole list; Manager filters it for each caller.
 //
 // If a server has a [Server.Pin], clients see its tools as they were when they were accepted,
 // whatever the server lists now. The first list of a server is accepted automatically. An operator

@@ -74,7 +74,7 @@ func (c Caller) opened(id storage.ID, limits Limits) storage.Session {
 // connection to the sessions behind it whose servers are in members.
 //
 // cursors has the ids of the last events that a resuming client says it has. Its keys are names of
-// members, and "" for the session sessionID itself. A key has at most 32 ids, and one for each stream. A
+// members, and "" for the session sessionID itself. A key has at most 32 ids, of different streams. A
 // client with cursors has lost its other connections: Connect closes those, and the new connection must
 // get the events after the cursors. owing lists the sessions that owe their client events
 // ([storage.Session.Owes]). The transport must call [Manager.Push] for each of them when the connection
@@ -140,8 +140,8 @@ func (h *Manager) Connect(ctx context.Context, c Caller, members []Caller, sessi
 	return s, owing, nil
 }
 
-// rejoin is a use of a session to which a connection is added. claims are the cursors that the
-// client sent for it.
+// rejoin is a session that gets a new connection. claims are the cursors that the client sent for the
+// session.
 type rejoin struct {
 	*use
 	claims []storage.Cursor

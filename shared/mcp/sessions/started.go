@@ -30,7 +30,7 @@ type Start struct {
 
 // NoteStart compares the lists of a fresh process with those of the last process of the same Kind. If
 // they differ, news is true: NoteStart makes the whole handshake record invalid, and returns the session
-// of a. The caller must tell the client of the returned session at once. The clients of other sessions
+// that a names. The caller must tell the client of this session at once. The clients of other sessions
 // are told with their next request.
 //
 // A record keeps at most mostStarts fingerprints. If the record has none of this Kind, NoteStart
@@ -81,8 +81,8 @@ func relist(ctx context.Context, store storage.Store, a storage.Address, now tim
 	return expire(ctx, store, a.Digest, func(string) bool { return true })
 }
 
-// Forget makes the handshake record of a tenant's server invalid, for an operator. The fingerprints
-// of lists stay.
+// Forget makes the handshake record of a tenant's server invalid, for an operator, except for the
+// fingerprints of lists ([Start]).
 //
 // Errors: Unavailable.
 func Forget(ctx context.Context, store storage.Store, tenant, server, digest string) error {
@@ -122,7 +122,7 @@ func Relist(ctx context.Context, store storage.Boxes, tenant, server string) err
 	return nil
 }
 
-// expire makes entries of a handshake record invalid: those for whose key match returns true.
+// expire makes entries of a handshake record invalid. The function match selects them by their keys.
 func expire(ctx context.Context, store storage.Handshakes, record string, match func(part string) bool) error {
 	parts, err := store.ListHandshakes(ctx, record, "")
 	if err != nil {

@@ -130,7 +130,7 @@ func (u *use) deliverCold(ctx context.Context, client Client, d Delivery) (*Call
 }
 
 // Learn keeps params in the caller's inner session, for [Client.Check] of later requests. params is
-// what a list of tools says about calls of those tools. call is the call of [Manager.Send] that got
+// the result of bridge.ToolNotes for a list of tools. call is the call of [Manager.Send] that got
 // the list, nil for a list of another source. Cost: one read and one write if params differ from
 // those that were kept when call began, one read without a call, otherwise none.
 //

@@ -13,9 +13,8 @@ import (
 )
 
 // A task (extension io.modelcontextprotocol/tasks of 2026-07-28) is a call of [Manager.Send] for which
-// the client no longer waits; it has a taskId instead. A task has no record of its own. What a client
-// gets for a taskId is made of the call's stream in the log, and until the call ends of its
-// [storage.Item].
+// the client no longer waits; it has a taskId instead. A task has no record of its own: it is made of the
+// call's stream in the log, and of the call's [storage.Item] until the call ends.
 
 // Recalled is a call of [Manager.Send] whose client asks for it by its taskId.
 type Recalled struct {
@@ -24,8 +23,8 @@ type Recalled struct {
 	Events []storage.Event
 	Gap    bool            // events before Events were lost
 	Server json.RawMessage // the server's serverInfo, nil if unknown
-	// Lost means that the log has no end of the call, and the store no item of it. The result is not
-	// kept any more, or there never was such a call.
+	// Lost means that the log has no end of the call, and the store has no [storage.Item] of it. The
+	// result is not kept any more, or there never was such a call.
 	Lost bool
 
 	of     *use
