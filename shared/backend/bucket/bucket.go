@@ -42,8 +42,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// MaxSnapshot is the largest size of a snapshot, in bytes. A runner packs at most 256 MiB of
-// files by default, besides their names.
+// MaxSnapshot is the largest size of a snapshot, in bytes. A runner packs at most 256 MiB of files
+// by default.
 const MaxSnapshot = 288 << 20
 
 const (

@@ -166,7 +166,7 @@ type Status struct {
 	Box         string `json:"box"`
 	Server      string `json:"server"`
 	State       State  `json:"state"`
-	// PID is the runner's process id if the fleet is this machine, else 0.
+	// PID is the runner's process id if the task is a process of this machine, else 0.
 	PID int `json:"pid,omitempty"`
 	// Started is when the runner was started, and Stopped when the last process of the
 	// task was gone; zero before that.

@@ -278,7 +278,7 @@ func (c *call) cancel() {
 	}
 }
 
-// close ends the connection that opened has kept, and waits for its handlers.
+// close ends the call's connection to the server, and waits for the handlers.
 func (c *call) close() {
 	c.mu.Lock()
 	ss := c.session

@@ -121,7 +121,7 @@ type notifier struct {
 // tellers is how many sessions are notified, or read, at the same time.
 const tellers = 8
 
-// The method all sends the same notification to several sessions. It goes on after one that fails.
+// The same notification goes to each of the sessions. A failure for one does not stop the others.
 func (k notifier) all(ctx context.Context, sessions []storage.Session, raw []byte) error {
 	var mu sync.Mutex
 	var errs []error

@@ -200,7 +200,7 @@ func (k *Backend) Handle(ctx context.Context, a Alarm) error {
 	}
 }
 
-// goOn executes an item that waits for no answer. If it waits for a time that has not come
+// goOn executes an item that waits for no answer. If the item waits for a time that has not come
 // yet, goOn schedules it again.
 func (k *Backend) goOn(ctx context.Context, it storage.Item) error {
 	if it.State == storage.Suspended && time.Now().Before(it.NotAfter.Add(-early)) {

@@ -375,8 +375,7 @@ func (r *run) finish() {
 	}
 }
 
-// wait closes the connections of the calls, which waits for their handlers. It waits no
-// longer than unwind.
+// wait closes the connections of the calls and waits for their handlers, but no longer than unwind.
 func (r *run) wait() {
 	closed := make(chan struct{})
 	go func() {

@@ -16,7 +16,7 @@ type TaskSupport = bridge.TaskSupport
 // The values of TaskSupport.
 const (
 	TaskForbidden = bridge.TaskForbidden // a call never becomes a task
-	TaskOptional  = bridge.TaskOptional  // a call should become a task soon, before a second has passed
+	TaskOptional  = bridge.TaskOptional  // a call that takes longer than 250 ms becomes a task
 	TaskRequired  = bridge.TaskRequired  // like optional; a client without support for tasks gets the error -32021
 )
 

@@ -31,10 +31,10 @@ type account struct {
 // maxWhy is the longest reason in a log line, in bytes.
 const maxWhy = 500
 
-// over adds the end of a call, if the batch p has it, to the account of the current frame.
-// over leaves out calls whose events are not pushed: an instance waits for their end and tells
-// the observer. The argument show says whether the reason of a failed call may repeat what the
-// server answered.
+// over adds the end of a call, if the batch p has it, to the account of the current frame. It
+// leaves out calls whose events are not pushed: an instance waits for their end and tells the
+// observer. The argument show says whether the reason of a failed call may repeat what the server
+// answered.
 func over(ctx context.Context, p sessions.Published, show bool) {
 	a, ok := ctx.Value(gathering{}).(*account)
 	if !ok || !p.Batch.Final || p.To.Conn == "" && !p.To.LegacySSE || len(p.Batch.Events) == 0 {

@@ -450,9 +450,9 @@ func (t *tracker) haveItem(ctx context.Context, it storage.Item) error {
 	return t.look(ctx)
 }
 
-// The method after handles a request that has no item any more, or whose generation is over. If the
-// log has no end of the request and the generation was lost, it ends the request with an error. If
-// the generation said bye, it has not executed the request, and the request is sent again.
+// after is for a request that has no item any more, or whose generation is over. If the log has no
+// end of the request and the generation was lost, the request ends with an error. If the generation
+// said bye, it has not executed the request, and the request is sent again.
 func (t *tracker) after(ctx context.Context, b storage.Box) error {
 	tail, err := t.k.Store.Tail(ctx, t.d.Session, t.d.Stream)
 	if err != nil {

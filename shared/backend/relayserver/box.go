@@ -214,7 +214,7 @@ func (x *boxes) endWaiting(ctx context.Context, id storage.BoxID, session storag
 	})
 }
 
-// The method each calls the function do for each item of a box, until do returns an error.
+// The function do is called for each item of a box, until it returns an error.
 func (x *boxes) each(ctx context.Context, id storage.BoxID, do func(storage.Item) error) error {
 	all, err := x.Store.Items(ctx, id)
 	for i := 0; err == nil && i < len(all); i++ {

@@ -368,7 +368,7 @@ func (r runner) open(ctx context.Context, sealed string) (Ticket, error) {
 
 // status handles a report about a process. A report with a payload has a ticket, and is the
 // handshake or the lists of a fresh process. A report without a payload has no ticket: it counts
-// only over the connection that is in the record of the box.
+// only if it comes over the connection that is in the record of the box.
 func (r runner) status(ctx context.Context, f frame.Status) error {
 	if len(f.Payload) == 0 {
 		b, err := r.h.Store.Box(ctx, f.Box)

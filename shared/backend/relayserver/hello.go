@@ -59,10 +59,9 @@ func (h *Handler) outdated(server, digest string) bool {
 	return h.Definition != nil && digest != "" && h.Definition(server) != digest
 }
 
-// A runner between two connections loses the answers that are posted. The method answers posts them
-// again, for the questions that the runner still has open. It skips sessions of other boxes. It
-// takes at most storage.MaxBatchEvents sessions and questions together, because each may cost a
-// read.
+// A runner between two connections loses the answers that are posted. They are posted again here,
+// for the questions that the runner still has open. Sessions of other boxes are skipped. At most
+// storage.MaxBatchEvents sessions and questions count together, because each may cost a read.
 func (r runner) answers(ctx context.Context, f frame.Hello) error {
 	room := storage.MaxBatchEvents
 	for id, questions := range f.Questions {

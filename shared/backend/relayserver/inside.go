@@ -31,7 +31,7 @@ type Inside struct {
 
 	mu    sync.Mutex
 	lives map[storage.BoxID]*life // boxes that take messages, or are about to sleep
-	lost  map[string]*life        // by life.name: boxes that ended with requests in flight, until settle has ended these
+	lost  map[string]*life        // by life.name: boxes that ended with requests in flight, until settle has ended the requests
 }
 
 // NewInside returns an Inside without boxes. The function work returns the context for work that no
@@ -93,8 +93,7 @@ func (x *boxes) insideBox(ctx context.Context, b storage.Box, tenant, server str
 	}
 }
 
-// The method now returns the present record of a box in this program. For any other box it returns
-// b.
+// If the box runs in this program, the result is its present record, else b.
 func (x *boxes) now(b storage.Box) storage.Box {
 	if x.Inside != nil {
 		if l := x.Inside.find(b.ID); l != nil && isOver(l.saved) && l.failed == nil {

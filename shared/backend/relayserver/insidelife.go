@@ -175,7 +175,8 @@ func (l *life) call(f func(frame.Executor)) {
 	f(l.Executor)
 }
 
-// opens makes the calls that have waited for the start of the box, and opens it.
+// opens executes the calls that have waited for the start of the box. From then on, calls need not
+// wait.
 func (l *life) opens() {
 	for {
 		l.mu.Lock()

@@ -11,10 +11,10 @@ import (
 )
 
 // A deliver frame is late if its runner or the network stood still. The runner asks before it
-// executes the message of a late frame, because the client may have got an error meanwhile.
-// The answer is yes if the request has an item in state Taken of this generation. ask writes
-// the item if there is none. An instance that ends a request takes the item first, for
-// generation 0.
+// executes the message of a late frame, because the client may have got an error meanwhile. The
+// answer is yes if the request has an item in state Taken of this generation. ask writes the item
+// if there is none. An instance that ends a request first takes the item, for generation 0, which
+// no runner has.
 
 // returned handles a message that its runner gives back without having executed it: it puts the
 // message into the inbox, unless the request has an item by now. If the log has the end of the

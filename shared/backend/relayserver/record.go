@@ -59,7 +59,7 @@ const (
 	ignore                 // the frame is too late to have an effect; there is no answer
 )
 
-// hello decides about a runner's hello on connection conn.
+// hello says what a runner's hello on connection conn changes in the record b.
 func hello(b storage.Box, f frame.Hello, conn string, now time.Time) (storage.Box, decision) {
 	same := b.Runner != "" && b.Runner == f.Runner
 	switch {
@@ -101,7 +101,8 @@ func tokenFits(b storage.Box, token string) bool {
 	return b.TokenHash != "" && subtle.ConstantTimeCompare([]byte(b.TokenHash), []byte(hashToken(token))) == 1
 }
 
-// bye decides about a runner's bye. A bye counts only for the connection whose number (Link) it has.
+// bye says what a runner's bye changes in the record b. A bye counts only for the connection whose
+// number (Link) it has.
 func bye(b storage.Box, f frame.Bye, now time.Time) (storage.Box, decision) {
 	same := b.Runner != "" && b.Runner == f.Runner && b.Gen == f.Gen
 	switch {

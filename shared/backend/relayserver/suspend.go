@@ -15,12 +15,12 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Suspended calls wait for their client (see storage.Item). The relay function writes the
-// item before the events. When the last question is answered, the instance that has the
-// answer, or the sweep, makes the item wait for a box, with one conditional write.
+// Suspended calls wait for their client (see storage.Item). The host writes the item before the
+// events. When the last question is answered, the instance that has the answer, or the sweep, makes
+// the item wait for a box, with one conditional write.
 //
-// Each suspension begins another round. A batch that would begin a round again changes
-// nothing. A round is executed once, because its item is claimed once.
+// Each suspension begins another round. A batch that would begin a round again changes nothing. A
+// round is executed once, because its item is claimed once.
 
 // suspension returns the item in state Suspended that an events frame asks for. raw is the
 // request that the server will get again; suspension copies it. It returns Invalid if the frame
@@ -101,9 +101,8 @@ func (x *boxes) answered(ctx context.Context, s storage.ID, box storage.BoxID, q
 	return x.wakeOrNudge(ctx, box)
 }
 
-// resume makes a suspended call wait for a box if all its questions are answered. It ends a
-// call whose client cannot do what the server asked. The item may lack Raw, as in a list of
-// items.
+// resume makes a suspended call wait for a box if all its questions are answered. It ends a call
+// whose client cannot do what the server asked. it.Raw may be nil, as in a list of items.
 func (x *boxes) resume(ctx context.Context, it storage.Item) (resumed bool, err error) {
 	ids := make([]string, len(it.Questions))
 	for i, q := range it.Questions {

@@ -139,7 +139,7 @@ func (x *exchange) reads() bool {
 	return x.r.Method != wire.MethodToolsCall && !wire.OfExtension(x.r.Method)
 }
 
-// The method once sends the request in the protocol that x.link names.
+// The request is sent in the protocol that x.link names.
 func (x *exchange) once(ctx context.Context) (json.RawMessage, *wire.Error, error) {
 	switch {
 	case x.link.Era == eraModern:

@@ -146,8 +146,8 @@ func (x *exchange) nextRound(ctx context.Context, was round) (json.RawMessage, *
 	return c.follow(ctx)
 }
 
-// lost returns the error of a request that the server refused to resume. The request may have
-// run. lost returns other errors unchanged.
+// lost returns the error of a request that the server refused to resume. The request may have run.
+// Other errors are returned unchanged.
 func lost(err error) error {
 	if refused, ok := errors.AsType[*refusal](err); ok {
 		return errors.New(errLost.Error() + ": " + refused.Error())

@@ -177,7 +177,7 @@ func (c *following) withdraws(m wire.Message) bool {
 // sent before on the standalone stream.
 const afterwards = 30 * time.Millisecond
 
-// When the request has ended, the method leaves passes on the questions of the server that nobody
+// leaves is called when the request has ended. It passes on the questions of the server that nobody
 // has answered.
 func (c *following) leaves(ctx context.Context) {
 	if c.link.Era != eraHTTP {
@@ -228,8 +228,8 @@ func (c *following) linger(ctx context.Context) {
 	}
 }
 
-// The method late handles a message that came after the request had its answer. A legacy client can
-// still get a question. For a modern client, the question is refused.
+// late is for a message that came after the request had its answer. A legacy client can still get a
+// question. For a modern client, the question is refused.
 func (c *following) late(ctx context.Context, e wire.SSE) {
 	m, err := wire.Parse(e.Data)
 	switch {

@@ -60,8 +60,9 @@ type Servers struct {
 	standalone map[standaloneKey]*standaloneStream
 }
 
-// These limit the caches of Servers. A cache with the number of entries most is emptied before it
-// gets another. links is also emptied if its handshakes have more than mostGreeted bytes together.
+// These limit the caches of Servers. A cache that has as many entries as the constant most is
+// emptied before it gets another. links is also emptied if its handshakes have more than
+// mostGreeted bytes together.
 const (
 	most        = 10_000
 	mostGreeted = 32 << 20

@@ -58,12 +58,12 @@ func New(t testing.TB) *S3 {
 	return s
 }
 
-// Endpoint returns the URL of the S3.
+// Endpoint returns the URL of the server.
 func (s *S3) Endpoint() string { return s.server.URL }
 
-// Before sets a function that is called with each request before the S3 handles it. If f returns a
-// status other than 0, the answer has this status, and the request has no effect. f runs without a
-// lock.
+// Before sets a function that is called with each request before the server handles it. If f
+// returns a status other than 0, the answer has this status, and the request has no effect. f runs
+// without a lock.
 func (s *S3) Before(f func(*http.Request) int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,12 +195,12 @@ func Check(r *http.Request, body []byte, at time.Time) error {
 	return err
 }
 
-// signedAt reads the date of a signature that is valid for the duration life. It fails if the
-// signature is not valid at the time at.
-func signedAt(date string, life time.Duration, at time.Time) (time.Time, error) {
+// signedAt reads the date of a signature that is valid for the time validFor. It fails if the
+// signature is not valid now.
+func signedAt(date string, validFor time.Duration, now time.Time) (time.Time, error) {
 	begun, err := time.Parse("20060102T150405Z", date)
-	if err != nil || at.Before(begun.Add(-time.Minute)) || at.After(begun.Add(life)) {
-		return begun, fmt.Errorf("signed at %q for %s: it is too late", date, life)
+	if err != nil || now.Before(begun.Add(-time.Minute)) || now.After(begun.Add(validFor)) {
+		return begun, fmt.Errorf("signed at %q for %s: it is too late", date, validFor)
 	}
 	return begun, nil
 }

@@ -83,7 +83,7 @@ func (p *problem) Error() string {
 	return fmt.Sprintf("ECS answered %d, %s: %s (request %s)", p.Status, p.Code, p.Message, p.Request)
 }
 
-// The function is reports whether an error is an answer of ECS with one of the codes.
+// The result says whether err is an answer of ECS with one of the codes.
 func is(err error, codes ...string) bool {
 	p, ok := errors.AsType[*problem](err)
 	return ok && slices.Contains(codes, p.Code)

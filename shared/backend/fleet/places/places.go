@@ -45,7 +45,7 @@ func New(base, wish string, fleets map[string]fleet.Fleet) *Fleet {
 	return f
 }
 
-// at returns the driver of a place, or of base for "".
+// at returns the driver of a place; "" stands for base.
 func (f *Fleet) at(place string) (fleet.Fleet, bool) {
 	if place == "" {
 		place = f.base

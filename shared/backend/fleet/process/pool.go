@@ -222,7 +222,7 @@ func (p *Pool) start(ft fleet.Task) (string, error) {
 	return id, nil
 }
 
-// register lists a task that was just started.
+// register adds a task that was just started to the lists of the pool.
 func (p *Pool) register(ft fleet.Task, id string, pid int) *task {
 	t := &task{token: ft.ClientToken, status: fleet.Status{
 		ClientToken: ft.ClientToken,

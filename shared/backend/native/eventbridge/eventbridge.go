@@ -92,14 +92,13 @@ func (s *Scheduler) url(a native.Alarm, query url.Values) string {
 // tries limits the attempts at a request that failed and may succeed later.
 const tries = 4
 
-// ask sends a request, and repeats it after a temporary failure. The client token in the
-// request tells AWS that the repeated request is the same one. fine is a status that counts as
-// success, besides 200.
-func (s *Scheduler) ask(ctx context.Context, method, target string, body []byte, fine int) error {
+// ask sends a request, and repeats it after a temporary failure. The client token in the request
+// tells AWS that the repeated request is the same one. okStatus counts as success, besides 200.
+func (s *Scheduler) ask(ctx context.Context, method, target string, body []byte, okStatus int) error {
 	q := awscall.Request{Method: method, URL: target, Body: body, Header: http.Header{"Content-Type": {"application/json"}}}
 	for try := 1; ; try++ {
 		a, err := s.cfg.Service.Do(ctx, q, 1<<10)
-		if err == nil && (a.Status == http.StatusOK || a.Status == fine) {
+		if err == nil && (a.Status == http.StatusOK || a.Status == okStatus) {
 			return nil
 		}
 		busy := a.Status == http.StatusTooManyRequests
