@@ -22,7 +22,7 @@ type Limits struct {
 	Principal  Rate    `json:"principal,omitzero"`   // calls of tools by each principal
 	Concurrent int     `json:"concurrent,omitempty"` // calls of a principal in flight
 	Boxes      int     `json:"boxes,omitempty"`      // boxes of a tenant that run at the same time
-	MonthUSD   float64 `json:"month_usd,omitempty"`  // what a tenant may spend in a month (UTC), at the prices of the bill
+	MonthUSD   float64 `json:"month_usd,omitempty"`  // what a tenant may spend in a month (UTC), at the prices of AWS
 }
 
 // object is a JSON object whose members are not decoded. null stands for "off".

@@ -26,7 +26,7 @@ type Brokered struct {
 	// Enterprise are issuers whose assertions are exchanged for tokens (ID-JAG).
 	Enterprise []Enterprise `json:"enterprise,omitempty"`
 	// Roles maps viewer, auditor and operator to the rules for users who sign in to the console. A
-	// user whom several of them fit is an operator, or else an auditor. Without Roles, no user can
+	// user whom several rules fit is an operator, or else an auditor. Without Roles, no user can
 	// sign in to the console.
 	Roles policy.Rules `json:"roles,omitempty"`
 }

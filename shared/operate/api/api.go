@@ -53,8 +53,8 @@ func (c Caller) may(tenant, server string) bool {
 
 func (c Caller) seesAll() bool { return slices.Contains(c.Servers, storage.EveryServer) }
 
-// owns reports whether a caller decides for all tenants. That is the user of the machine, and each
-// operator of ownTenant whose key is for all servers.
+// owns reports whether a caller decides for all tenants: the user of the machine, or an operator of
+// ownTenant whose key is for all servers.
 func (c Caller) owns() bool {
 	return c.reads() && c.seesAll() && (c.Tenant == "" || c.Tenant == ownTenant)
 }

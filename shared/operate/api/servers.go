@@ -305,9 +305,8 @@ func (x *exchange) withKeys(tenants map[string]bool) ([]string, error) {
 	return slices.Sorted(maps.Keys(tenants)), err
 }
 
-// Tenants returns the tenants that may have records, in order: that of callers without a key,
-// those of keys, and those of the first sessions. The argument sessions bounds how many sessions
-// it reads, rounded up to whole pages.
+// Tenants returns, in order, the tenants that have keys or sessions, and the tenant of callers
+// without a key. It reads at most the given number of sessions, rounded up to whole pages.
 func Tenants(ctx context.Context, store storage.Store, sessions int) ([]string, error) {
 	seen := map[string]bool{}
 	if err := addKeys(ctx, store, seen); err != nil {

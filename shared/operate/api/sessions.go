@@ -19,7 +19,7 @@ const (
 	mostPage = 1000
 )
 
-// each calls visit for every session that the caller sees and whose id follows after, in order,
+// each calls visit for the sessions that the caller sees, in order from the one after the given id,
 // until visit returns false or an error.
 func (x *exchange) each(after storage.ID, visit func(storage.Session) (more bool, err error)) error {
 	for {

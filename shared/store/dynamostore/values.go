@@ -63,7 +63,7 @@ func (s *Store) SaveValue(ctx context.Context, v storage.Value) (storage.Value, 
 		v = storage.Value{Key: v.Key}
 		r.expire(time.Now().Add(-time.Second), 0)
 	case v.Key.Scope == storage.ValueOfSession:
-		// Keep the row for twice Life: prolong may still move this time.
+		// The row stays for twice Life, unless prolong moves the time of its deletion.
 		r["x"] = num(time.Now().Add(2 * s.options.Life).Unix())
 		r["r"], r["d"] = num(v.Rev), bin(v.Data)
 	default:

@@ -97,7 +97,7 @@ func (d *database) write(ctx context.Context, query string, args ...any) (change
 	return w.changed, err
 }
 
-// writeSoon is the method write for a statement that may return before its fsync.
+// writeSoon does what the method write does, but may return before the fsync.
 func (d *database) writeSoon(ctx context.Context, query string, args ...any) (changed int64, err error) {
 	w := write{query: query, args: [][]any{args}, soon: true, lazy: storage.IsLazy(ctx)}
 	err = d.commit(ctx, &w)

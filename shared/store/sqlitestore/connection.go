@@ -170,7 +170,8 @@ func (d *database) row(ctx context.Context, query string, args, into []any) (fou
 	}
 }
 
-// longRow is the method row for a query that reads many rows. It never holds up a write.
+// longRow does what the method row does, for a query that reads many rows. It never holds up a
+// write.
 func (d *database) longRow(ctx context.Context, query string, args, into []any) (found bool, err error) {
 	uncut, err := d.reader.begin(ctx)
 	if err != nil {

@@ -16,7 +16,7 @@ type Counts struct {
 	Reads  int
 	Writes int
 	Waits  int            // calls of Wait, which do not count as reads
-	Bytes  int64          // content of the records that were passed to writes; see intercept.Call.Bytes
+	Bytes  int64          // bytes of content in the records that were written; see intercept.Call.Bytes
 	Calls  map[string]int // all calls, by intercept.Call.Method
 }
 
