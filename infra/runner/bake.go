@@ -17,7 +17,7 @@ type BakeConfig struct {
 	Work    string // folder for temporary files
 	Image   provision.BakeConfig
 	Environ map[string]string // variables for the installers, in addition to those of this program
-	Compile bool              // compile Python modules, because this machine has the platform of the image
+	Compile bool              // compile Python modules; this machine must have the platform of the image
 	Log     *slog.Logger
 }
 

@@ -48,7 +48,7 @@ type setup struct {
 	era      wire.Era // which protocol versions the server speaks, "" if that is not known
 	on       sandbox.Support
 	keep     func(serversfile.Server) box.Keeper    // returns the Keeper of a server's workspaces; nil if workspaces are not kept
-	remember func(box.Keeper) (*memory.Kept, error) // returns the store for the memory of processes, beside the workspaces of a Keeper
+	remember func(box.Keeper) (*memory.Kept, error) // returns the store for the memory of processes; it is in the folder of the Keeper
 	env      environment                            // the settings of the box
 	own      environment                            // the environment of this program, without settings of boxes
 	guard    *guard.Guard                           // nil in a program with a single box
@@ -80,7 +80,7 @@ func newBox(s serversfile.Server, at setup, log *slog.Logger) *adapter {
 		Principal: s.Principal(), Scope: box.Scope(s.Box.Scope), Secrets: s.Box.Secrets, ShowOutput: at.show, Lists: s.Record && !s.OwnLists, Mark: at.work, Guard: at.guard, Apart: at.guard != nil, Memory: at.guard.Memory(), Era: at.era,
 		StartupTimeout: s.StartupTimeout, ToolTimeout: tools, AnswerTimeout: s.AnswerTimeout, Idle: s.Idle,
 	}
-	if at.logs != "" && own.Memory == nil { // on one machine, not inside of dormouse run
+	if at.logs != "" && own.Memory == nil { // the runner is a program of its own, on one machine
 		b.memory = guard.NewMemory(nil)
 		b.memory.Ask = func() { b.link.Status(runner.StatusReport{Phase: frame.PhaseMemory}) }
 		own.Memory = b.memory

@@ -54,8 +54,7 @@ func newConfiner(s serversfile.Server, work string, env map[string]string, on sa
 	return c, nil
 }
 
-// sandboxFor makes the sandbox of one process. The argument placed is what the provisioner
-// has prepared.
+// sandboxFor makes the sandbox of one process.
 func (c *confiner) sandboxFor(_ string, placed provision.Launch) (*sandbox.Sandbox, error) {
 	return sandbox.New(c.policy(placed, filepath.Join(c.temp, strconv.FormatInt(c.made.Add(1), 10))), c.on)
 }
@@ -63,8 +62,8 @@ func (c *confiner) sandboxFor(_ string, placed provision.Launch) (*sandbox.Sandb
 // enclosed reports whether the server can access only the system, its program and its workspace.
 func (c *confiner) enclosed() bool { return c.box.Profile != "" || c.box.ReadOnlyRootFS }
 
-// policy returns the sandbox policy for a process. The argument placed is what the provisioner
-// has prepared, and temp is the Temp folder.
+// policy returns the sandbox policy for a process. If the process gets a folder for temporary
+// files, it is temp.
 func (c *confiner) policy(placed provision.Launch, temp string) sandbox.Policy {
 	b := c.box
 	p := sandbox.Policy{
@@ -118,15 +117,15 @@ func named(args []string) []string {
 }
 
 // runs returns the program of a process and, if the program is a script, the interpreter in its
-// first line. The function find returns the file for a command.
-func (c *confiner) runs(placed provision.Launch, find func(string, provision.Launch) string) []string {
-	all := []string{find(placed.Command, placed)}
+// first line. The function fileOf returns the file for a command.
+func (c *confiner) runs(placed provision.Launch, fileOf func(string, provision.Launch) string) []string {
+	all := []string{fileOf(placed.Command, placed)}
 	words := box.Shebang(all[0])
 	if len(words) > 1 && filepath.Base(words[0]) == "env" {
 		words = words[1:]
 	}
 	if len(words) > 0 {
-		all = append(all, find(words[0], placed))
+		all = append(all, fileOf(words[0], placed))
 	}
 	return all
 }

@@ -26,8 +26,8 @@ const (
 	unpackTime      = 20 * time.Second // after this time a start makes the install instead of unpacking it
 )
 
-// keptInstalls stores what npx and uvx install, in the same place as the workspaces of the box.
-// Only this box gets the installs back, because the host gives a box no URLs of other boxes. The
+// keptInstalls stores what npx and uvx install, in the same place as the workspaces of the box. No
+// other box gets these installs, because the host gives a box only URLs of its own files. The
 // runner packs an install, and takes its digest, before the server runs. A later start notices by
 // the digest if a server has changed the file before the upload.
 type keptInstalls struct {
@@ -110,17 +110,16 @@ func installLimits() snapshot.Limits {
 	return snapshot.Limits{Bytes: maxInstallBytes, Files: maxInstallFiles}
 }
 
-// installsOf returns the store for the installs of a box, nil if none are stored. If where is "",
-// the host stores them, as it stores workspaces. On one machine (local) the host stores none,
-// because all boxes share the machine's install cache. Any other value of where is "folder:" and
-// the absolute path of a folder.
-func (k keeping) installsOf(where string, local bool, box string, gen int64, temp string, log *slog.Logger) (*keptInstalls, error) {
+// installsOf returns the store for the installs of a box, nil if none are stored. The argument
+// place is "folder:" and an absolute path, or "" for the host, if it stores workspaces. On one
+// machine the host stores no installs, because all boxes share the machine's install cache.
+func (k keeping) installsOf(place string, oneMachine bool, box string, gen int64, temp string, log *slog.Logger) (*keptInstalls, error) {
 	own := &keptInstalls{gen: gen, temp: temp, log: log}
-	path, folder := strings.CutPrefix(where, "folder:")
+	path, folder := strings.CutPrefix(place, "folder:")
 	switch {
-	case where == "" && (k.host == nil || local):
+	case place == "" && (k.host == nil || oneMachine):
 		return nil, nil //nolint:nilnil // no store was configured, which is no error
-	case where == "":
+	case place == "":
 		own.store = snapshot.NewSigned(snapshot.SignedConfig{Host: k.host, Temp: temp})
 		own.key = func(name string) string { return frame.InstallOwner + name } // the host adds the box's id to the key
 	case folder && filepath.IsAbs(path):

@@ -82,7 +82,7 @@ func served(folder, process string) string {
 	return filepath.Join(folder, proc.LogName(process)+sharedEnding)
 }
 
-// note records a session that shares a process in the file at path. If the file does not exist,
+// note records in the file at path that a session shares a process. If the file does not exist,
 // note first writes the name of the process into it. If session is "", note writes only that name.
 func note(path, process, session string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -217,7 +217,6 @@ func (l *logFile) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close closes the file, which remains.
 func (l *logFile) Close() error {
 	if l.f == nil {
 		return nil

@@ -75,9 +75,8 @@ const (
 	exitFenced = 3
 )
 
-// heapLimit is the heap size in bytes above which Go collects garbage more often. If a server
-// floods the runner, or does not read, the runner uses up to 64 MiB. Without a limit the heap
-// would grow to twice that before the next collection.
+// heapLimit is the heap size in bytes above which Go collects garbage more often. It is twice what
+// the runner needs if a server floods it, or does not read.
 const heapLimit = 128 << 20
 
 // Main runs the program, and ends the process, even on success. The caller must have called
@@ -136,10 +135,10 @@ func run(log *slog.Logger) error {
 }
 
 // host runs a box until it sleeps, a newer runner runs it, or ctx ends. The argument env has the
-// settings of the box, and own is the environment of this program without them. host passes the
-// box to made. The function join connects the box to a host in this program; if join is nil, the
+// settings of the box, and own is the environment of this program without them. host calls onMade
+// with the box. The function join connects the box to a host in this program; if join is nil, the
 // box connects to the relay.
-func host(ctx context.Context, env, own environment, log *slog.Logger, guarded *guard.Guard, made func(*prepared), join Join) error {
+func host(ctx context.Context, env, own environment, log *slog.Logger, guarded *guard.Guard, onMade func(*prepared), join Join) error {
 	a, err := readAssignment(env)
 	if err != nil {
 		return err
@@ -149,7 +148,7 @@ func host(ctx context.Context, env, own environment, log *slog.Logger, guarded *
 		return err
 	}
 	defer p.remove()
-	made(p)
+	onMade(p)
 	ctx, retire := context.WithCancel(ctx)
 	defer retire()
 	c := a.config(log)
@@ -177,8 +176,8 @@ func host(ctx context.Context, env, own environment, log *slog.Logger, guarded *
 // known.
 const maxProcesses = 256
 
-// endLeftovers kills the processes that a killed runner has left: those that proc.EndMarked finds by
-// the runner's folder, and all processes of the users that the sandbox gives to its workspaces.
+// endLeftovers kills the processes that a killed runner has left. It finds them by the mark of the
+// runner's folder in their environment, and by the users that own the workspaces in the folder.
 func endLeftovers(folder string, on sandbox.Support) error {
 	err := proc.EndMarked(folder)
 	if on.Users == 0 {
@@ -205,5 +204,5 @@ func forget(prefix string) {
 	}
 }
 
-// stopTime is how long processes may take to end, longer than the grace of package box.
+// stopTime is how long processes may take to end: longer than package box takes to kill them.
 const stopTime = 8 * time.Second

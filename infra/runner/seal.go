@@ -53,10 +53,10 @@ func Find(s serversfile.Server, path, folder string) (string, error) {
 	return box.LookPath(program, path, cmp.Or(s.Cwd, folder))
 }
 
-// sealed returns the server as it must be started on this machine. The keeper, which runs a server
-// in a virtual kernel, becomes the command of a server in a container, if the server must be
-// sealed or the machine lacks the container engine, such as docker. For a server without a
-// container that must be sealed, the result keeper is the path of the keeper, for [inSeal].
+// sealed returns the server as it must be started on this machine. The keeper, which runs programs
+// in a virtual kernel, starts a server in a container if the server must be sealed, or if the
+// machine lacks docker or a similar command. If a server without a container must be sealed, the
+// result keeper is the path of the keeper, for [inSeal].
 func sealed(s serversfile.Server, at setup) (_ serversfile.Server, keeper string, _ error) {
 	c, ok, err := s.Sealable()
 	if !s.Box.Sealed && (!ok || at.image != nil) {
@@ -103,8 +103,8 @@ func sealed(s serversfile.Server, at setup) (_ serversfile.Server, keeper string
 	return s, "", err
 }
 
-// byKeeper returns the server with the keeper as its command. The values of variables are in the
-// keeper's environment, and only their names in its arguments, because every user can read
+// byKeeper returns the server with a command that runs the keeper. The keeper gets the values of
+// variables in its environment, and only their names in its arguments, because every user can read
 // arguments.
 func byKeeper(s serversfile.Server, c serversfile.Container, keeper, store string) (serversfile.Server, error) {
 	env, err := variables(c)
@@ -178,9 +178,9 @@ func byKeeper(s serversfile.Server, c serversfile.Container, keeper, store strin
 	return s, nil
 }
 
-// inSeal prepares processes of a sealed server without a container image, which the keeper starts.
-// These processes can read the programs of this machine, what was installed for them, and what
-// their arguments name. They can write to their workspace.
+// inSeal prepares processes of a sealed server that has no container image, for the keeper. These
+// processes can read the programs of this machine, what was installed for them, and what their
+// arguments name. They can write to their workspace.
 type inSeal struct {
 	*provision.Provisioner
 	*confiner
@@ -195,7 +195,7 @@ func (p inSeal) Provision(ctx context.Context, process string, tell func(provisi
 		return l, err
 	}
 	c := serversfile.Container{Cwd: l.Cwd, Args: append([]string{l.Command}, l.Args...), Env: map[string]string{"LANG": ""}}
-	for _, env := range []map[string]string{p.env, l.Env, p.server.Env} { // byKeeper passes only the names on; the values are in the keeper's environment
+	for _, env := range []map[string]string{p.env, l.Env, p.server.Env} {
 		maps.Copy(c.Env, env)
 	}
 	if _, own := p.server.Env["HOME"]; !own {

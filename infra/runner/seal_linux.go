@@ -2,6 +2,6 @@ package runner
 
 import "golang.org/x/sys/unix"
 
-// unseen keeps other programs of this user from attaching to this one. One of them is a sealed
-// server that breaks out of its virtual kernel.
+// unseen keeps other programs of this user from attaching to this one. Such a program might be a
+// sealed server that has broken out of its virtual kernel.
 func unseen() error { return unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) }

@@ -81,7 +81,7 @@ func (k keeping) keeper(s serversfile.Server, id storage.BoxID, gen int64, temp 
 	return snapshot.NewKeeper(c)
 }
 
-// memory returns the store for the memory of a box's processes, beside the workspaces of a Keeper.
+// memory returns the store for the memory of a box's processes. It is in the folder of the keeper.
 func (k keeping) memory(keeper box.Keeper, id storage.BoxID, gen int64) (*memory.Kept, error) {
 	workspaces, ok := keeper.(*snapshot.Keeper)
 	if !ok || workspaces.Images() == nil {
@@ -111,8 +111,8 @@ func (k keeping) sweep(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// asked implements [snapshot.Host] by requests to the host over link, which connect sets before
-// any process is started.
+// asked implements [snapshot.Host] by requests to the host. The field link is set before any
+// process is started.
 type asked struct{ link frame.Link }
 
 var _ snapshot.Host = (*asked)(nil)

@@ -46,8 +46,8 @@ type statusFile struct {
 	failed bool           // writing the file has failed, and the failure was logged
 }
 
-// newStatusFile makes the status file of a task, in the log folder of the server. The file is
-// named after the task's id, without everything up to the last slash.
+// newStatusFile makes the status file of a task, in the log folder of the server. The file is named
+// after the part of the task's id behind the last slash.
 func newStatusFile(folder, task string, log *slog.Logger) *statusFile {
 	return &statusFile{
 		path: filepath.Join(folder, oneLine(filepath.Base(task))+statusEnding), log: log,

@@ -149,8 +149,8 @@ func (b *invokedBoxes) tasks() []fleet.Status {
 	return slices.SortedFunc(maps.Values(b.run), func(x, y fleet.Status) int { return strings.Compare(x.ID, y.ID) })
 }
 
-// close stops the runners. If there is time, each one first saves its state, and tells the function
-// relay that the box now sleeps.
+// close stops the runners. If there is time, each one first saves its state, and tells the relay
+// function that the box now sleeps.
 func (b *invokedBoxes) close(ctx context.Context) {
 	err := b.pool.Close(ctx)
 	if err := errors.Join(err, b.api.Close(ctx)); err != nil {

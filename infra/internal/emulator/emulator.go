@@ -216,8 +216,8 @@ func (e *emulated) program(name string) string {
 	return filepath.Join(e.Programs, name)
 }
 
-// paths returns the functions of those URL paths that the function http does not serve, by
-// path. template.yaml has the same paths.
+// paths returns the names of functions by the URL paths that they serve. The http function serves
+// all other paths. template.yaml has the same paths.
 func (e *emulated) paths() map[string]string {
 	of := map[string]string{strings.TrimSuffix(console.Path, "/"): "console", console.Path: "console"}
 	for _, path := range authorization.Paths(e.site.Access == local.AccessOAuth) {
@@ -307,8 +307,8 @@ func (e *emulated) Web() http.Handler { return e.rest }
 // Sockets implements [local.Functions].
 func (e *emulated) Sockets() http.Handler { return e.socket }
 
-// Console implements [local.Functions]. The function console serves the page, and accepts the
-// links that the console of dormouse run creates.
+// Console implements [local.Functions]. The console function serves the page, and accepts the links
+// that the console of dormouse run creates.
 func (e *emulated) Console() http.Handler { return e.rest }
 
 // WaitingAlarms implements [local.Functions].

@@ -185,18 +185,18 @@ func scalar(value json.RawMessage) json.RawMessage {
 	return value
 }
 
-// as decodes the value of a key into to. The error says that the key must be want, for example "a
-// string", and does not quote the value.
-func as(key string, value json.RawMessage, want string, to any) error {
-	if json.Unmarshal(value, to) != nil {
-		return fmt.Errorf("%s must be %s", key, want)
+// as decodes a value into v. The error says of which kind the key must be, for example "a string",
+// and does not quote the value.
+func as(key string, value json.RawMessage, kind string, v any) error {
+	if json.Unmarshal(value, v) != nil {
+		return fmt.Errorf("%s must be %s", key, kind)
 	}
 	return nil
 }
 
-// members calls the function use for each member of an object, in order. For a repeated key, it calls
-// use once, with the last value.
-func members(dec *json.Decoder, use func(key string, value json.RawMessage) error) error {
+// members calls fn for each member of an object, in order. For a repeated key, it calls fn once,
+// with the last value.
+func members(dec *json.Decoder, fn func(key string, value json.RawMessage) error) error {
 	var keys []string
 	values := map[string]json.RawMessage{}
 	begin, err := dec.Token()
@@ -222,7 +222,7 @@ func members(dec *json.Decoder, use func(key string, value json.RawMessage) erro
 		return fmt.Errorf("the JSON object is not complete")
 	}
 	for _, key := range keys {
-		if err := use(key, values[key]); err != nil {
+		if err := fn(key, values[key]); err != nil {
 			return err
 		}
 	}

@@ -17,13 +17,13 @@ type Env struct {
 	added   []string
 }
 
-// NewEnv parses a .env file. The function outside, if not nil, returns variables that have
-// precedence over the file, usually those of this process.
-func NewEnv(text []byte, outside serversfile.Getenv) *Env {
-	if outside == nil {
-		outside = func(string) (string, bool) { return "", false }
+// NewEnv parses a .env file. If getenv is not nil, the variables that it returns have precedence
+// over the file. Usually it is os.LookupEnv.
+func NewEnv(text []byte, getenv serversfile.Getenv) *Env {
+	if getenv == nil {
+		getenv = func(string) (string, bool) { return "", false }
 	}
-	return &Env{text: text, have: serversfile.ParseEnv(text), outside: outside}
+	return &Env{text: text, have: serversfile.ParseEnv(text), outside: getenv}
 }
 
 // Text returns the content of the file.

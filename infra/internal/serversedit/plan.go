@@ -201,11 +201,11 @@ func (im importer) secret(value string) bool {
 	})
 }
 
-// Rebase makes paths absolute that are relative to folder. It changes nothing if folder is "", or is
-// home, which is the folder of the servers file. An argument is a path if it names an existing file.
-// Paths that begin with "~" stay.
-func (e *Entry) Rebase(folder, home string, exists func(path string) bool) {
-	if folder == "" || folder == home {
+// Rebase makes paths absolute that are relative to folder. It changes nothing if folder is "" or
+// serversFolder, the folder of the servers file. An argument is a path if it names an existing
+// file. Paths that begin with "~" stay.
+func (e *Entry) Rebase(folder, serversFolder string, exists func(path string) bool) {
+	if folder == "" || folder == serversFolder {
 		return
 	}
 	at := func(path string, always bool) string {

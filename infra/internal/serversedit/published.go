@@ -132,8 +132,8 @@ func Published(text []byte, getenv serversfile.Getenv) (name string, e Entry, er
 	return name, e, errors.New("it has neither a package nor a remote server")
 }
 
-// foreign reports whether a package is in another registry than the one that npx or uvx use. That
-// registry may have a different package of the same name.
+// foreign reports whether a package is in another registry than the one that npx or uvx use. They
+// might find a different package of the same name.
 func (p published) foreign(kind string) bool {
 	usual := map[string]string{"npm": "https://registry.npmjs.org", "pypi": "https://pypi.org"}[kind]
 	base := strings.TrimSuffix(p.word("registryBaseUrl", "registry_base_url"), "/")

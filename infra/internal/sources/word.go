@@ -18,26 +18,26 @@ import (
 // Kind is the kind of source that a word stands for.
 type Kind int
 
-// Kinds of sources. Each comment names the fields of Source that have it.
+// Kinds of sources.
 const (
 	None       Kind = iota // no source; perhaps a name in the MCP registry
-	Command                // a program, a script, a package or an image: Source.Command
-	Remote                 // a remote server: Source.At
-	Repository             // a git repository: Source.At, Ref and Below
-	File                   // a bundle: Source.At
-	Published              // a server.json: Source.At
-	Folder                 // a project: Source.At
+	Command                // a program, a script, a package or an image
+	Remote                 // the URL of a remote server
+	Repository             // a git repository
+	File                   // a file with a bundle
+	Published              // a server.json
+	Folder                 // a folder with a project
 )
 
-// Source is what one word stands for.
+// Source is where a server comes from. On a command line it is one word.
 type Source struct {
 	Kind    Kind
 	Name    string   // guessed, and valid as the name of a server; "" if the source itself has one
-	Command []string // program and arguments
+	Command []string // for Command: program and arguments
 	Image   bool     // the last word of Command is a container image
-	At      string   // URL or absolute path
-	Ref     string   // branch, tag or commit; "" for the newest
-	Below   string   // folder in the repository; "" for the root
+	At      string   // URL or absolute path; "" for Command
+	Ref     string   // for Repository: branch, tag or commit; "" for the newest
+	Below   string   // for Repository: folder in it; "" for the root
 }
 
 // IsURL reports whether At is a URL and not a path.

@@ -483,7 +483,7 @@ func describe(s Spec) *specs.Spec {
 		if f.ReadOnly {
 			options[1] = "ro"
 		}
-		mounts = append(mounts, specs.Mount{Destination: f.Path, Type: boot.Bind, Source: f.Path, Options: options}) // gVisor mounts the connection with the same position; Source is only a label
+		mounts = append(mounts, specs.Mount{Destination: f.Path, Type: boot.Bind, Source: f.Path, Options: options}) // Source is only a label: gVisor takes the connections of serve in order
 		if f.Fixed {
 			about := fmt.Sprintf("%sfolder%d.", boot.MountPrefix, n)
 			notes[about+"source"], notes[about+"type"], notes[about+"share"] = f.Path, boot.Bind, "container"
@@ -578,8 +578,8 @@ func (b *Box) Wait() (int, error) {
 	return status.ExitStatus(), unsaved
 }
 
-// save writes what the program has written to its root to the file [Spec].Written. The box must be
-// paused, and cannot go on. The caller must hold mu.
+// save pauses the box for ever, and writes the changes in its root to the file [Spec].Written. The
+// caller must hold mu.
 func (b *Box) save() error {
 	f, err := os.CreateTemp(filepath.Dir(b.spec.Written), ".new-")
 	if err != nil {

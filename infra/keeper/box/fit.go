@@ -21,7 +21,7 @@ import (
 // only in a box for which all values are equal. The argument more, encoded as JSON, is anything
 // else that must be equal.
 //
-//	build  the version of gVisor, and a digest of this program
+//	build  the version of gVisor, and the build id or digest of this program
 //	arch   the architecture of the processor
 //	cpu    its features
 //	page   the size of a page, in bytes
@@ -49,8 +49,8 @@ func (s Spec) Fit(more any) (map[string]string, error) {
 	}, nil
 }
 
-// build returns the version of gVisor, and the Go build id of this program. For a program without
-// a build id, it returns a digest of the program, which takes as long as a thaw.
+// build returns the version of gVisor, and the Go build id of this program. For a program without a
+// build id, it returns a digest of the program, which takes longer.
 func build() (string, error) {
 	gvisor := "unknown"
 	if info, ok := debug.ReadBuildInfo(); ok {

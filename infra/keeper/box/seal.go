@@ -103,7 +103,7 @@ func restrict(folders []Folder) error {
 		if err := unix.Fstat(at, &st); err != nil {
 			return err
 		}
-		if st.Mode&unix.S_IFMT != unix.S_IFDIR { // the kernel refuses rights to folders for a file
+		if st.Mode&unix.S_IFMT != unix.S_IFDIR { // for a file, the kernel refuses rights that only folders have
 			access &= read | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE
 		}
 		rule := unix.LandlockPathBeneathAttr{Allowed_access: access, Parent_fd: int32(at)}

@@ -4,11 +4,10 @@
 //	dormouse-keeper pull IMAGE                 fetches an image, and says where it is
 //	dormouse-keeper run [options] IMAGE [ARG]… runs it; stdio and the exit code are the server's
 //	dormouse-keeper run --system [options] COMMAND [ARG]…   runs a program of this machine
-//	dormouse-keeper run --control N …          runs it as orders on descriptor N say, see control
-//	dormouse-keeper probe                      says whether this system can run servers so
+//	dormouse-keeper run --control N …          runs it by orders on descriptor N; see control
+//	dormouse-keeper probe                      says whether this system can run servers
 //
-// The command dormouse starts the keeper for servers that are sealed. The comments of packages box
-// and image say what they promise.
+// The command dormouse starts the keeper for servers that are sealed. See packages box and image.
 package main
 
 import (
@@ -115,7 +114,7 @@ type list []string
 func (l *list) String() string     { return strings.Join(*l, ",") }
 func (l *list) Set(s string) error { *l = append(*l, s); return nil }
 
-// options is the flags of the command run.
+// options has the flags of dormouse-keeper run.
 type options struct {
 	store, pull, user, entrypoint, dir, network, written string
 	env, folders, tmpfs, hosts, stable                   list
@@ -286,7 +285,7 @@ func (o *options) base(images image.Store) (*image.Image, error) {
 		if err != nil {
 			return nil, err
 		}
-		if strings.HasPrefix(parts[0], "/tmp/") && real != parts[0] { // the box has its own /tmp, which hides the links of the image, so mount the folder at this path too
+		if strings.HasPrefix(parts[0], "/tmp/") && real != parts[0] { // the /tmp of the box hides links that the image has there, so the folder is mounted at this path too
 			hidden = append(hidden, real+strings.TrimPrefix(text, parts[0]))
 		}
 		was, known := modes[real]
@@ -401,8 +400,8 @@ func (o *options) spec(i *image.Image, args []string) (box.Spec, error) {
 	return s, nil
 }
 
-// writtenTo returns the file in dir for what a server writes to its root, if its image has this
-// digest, and removes the files for other images.
+// writtenTo returns the file in dir for what a server writes to its root, for an image with this
+// digest. It removes the files for all other images.
 func writtenTo(dir, digest string) (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err

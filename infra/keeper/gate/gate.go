@@ -52,7 +52,7 @@ const (
 	table       = 1 << 16          // how many names of a box may get addresses
 	questions   = 64               // DNS questions that are answered at a time
 	connections = 256              // connections at a time; each buffers at most 1 MB
-	places      = 32               // for how many names and addresses refusals are reported in a second
+	places      = 32               // refusals that are reported in a second, each for another name or address
 )
 
 // Gate is the network of one box. Its goroutines end with the process.

@@ -210,9 +210,8 @@ func (f *flat) links(file string, links []*tar.Header, own map[string]bool) erro
 	return err
 }
 
-// eachEntry calls the function do for each entry of a tar file. The file may be compressed with gzip
-// or zstd.
-func eachEntry(file string, do func(*tar.Header, io.Reader) error) error {
+// eachEntry calls fn for each entry of a tar file. The file may be compressed with gzip or zstd.
+func eachEntry(file string, fn func(*tar.Header, io.Reader) error) error {
 	in, err := os.Open(file)
 	if err != nil {
 		return err
@@ -243,7 +242,7 @@ func eachEntry(file string, do func(*tar.Header, io.Reader) error) error {
 		if err != nil {
 			return err
 		}
-		if err := do(h, t); err != nil {
+		if err := fn(h, t); err != nil {
 			return err
 		}
 	}

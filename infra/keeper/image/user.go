@@ -67,15 +67,16 @@ func (i *Image) User(text string) (User, error) {
 	return u, nil
 }
 
-// each splits each line of a file at the colons, and calls the function do with the parts.
-func each(system fs.FS, file string, fields int, do func([]string)) {
+// each splits each line of a file at the colons. If there are enough fields, each calls fn with
+// them.
+func each(system fs.FS, file string, enough int, fn func([]string)) {
 	text, err := fs.ReadFile(system, file)
 	if err != nil {
 		return // an image need not have this file
 	}
 	for line := range strings.Lines(string(text)) {
-		if f := strings.Split(strings.TrimSuffix(line, "\n"), ":"); len(f) >= fields {
-			do(f)
+		if f := strings.Split(strings.TrimSuffix(line, "\n"), ":"); len(f) >= enough {
+			fn(f)
 		}
 	}
 }

@@ -38,7 +38,7 @@ func (p *program) boxes(ctx context.Context) error {
 	return p.set(ctx, s, "BoxFunctions", "on")
 }
 
-// boxesEnd is the end of the name of the second stack, which begins with the name of the first.
+// boxesEnd is the end of the name of the stack that boxes deploys.
 const boxesEnd = "-boxes"
 
 // set gives one parameter of the stack another value, and waits until the stack is updated. The
@@ -66,7 +66,7 @@ func (p *program) set(ctx context.Context, s *stack, name, value string) error {
 	return err
 }
 
-// boxesDown deletes the second stack, if there is one.
+// boxesDown deletes the stack that boxes has deployed, if there is one.
 func (p *program) boxesDown(ctx context.Context) error {
 	name := p.config.stack + boxesEnd
 	there, err := p.list(ctx, "cloudformation", "list-stacks", "--stack-status-filter", "CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE", "ROLLBACK_COMPLETE", "CREATE_FAILED", "DELETE_FAILED",

@@ -52,8 +52,8 @@ func readSettings(text, section string) (settings, error) {
 	return s, err
 }
 
-// use makes the aws command work in the section's region, by variables in the environment. sam
-// reads the region from samconfig.toml itself.
+// use makes the aws command work in the region s.region, by variables in the environment. sam reads
+// the region from samconfig.toml itself.
 func (s settings) use() error {
 	if s.region == "" {
 		return nil

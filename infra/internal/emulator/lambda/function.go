@@ -60,7 +60,7 @@ func (inv *invocation) fail(why error) {
 	}
 }
 
-// count returns for how many instances the argument fits returns true.
+// count returns the number of instances that satisfy fits.
 func (f *function) count(fits func(*instance) bool) (n int) {
 	for i := range f.instances {
 		if fits(i) {
@@ -107,7 +107,8 @@ func (f *function) full(tenant string) bool {
 	return f.free(tenant) == nil && f.coming(tenant) <= f.waits(tenant) && f.live() >= f.MaxInstances
 }
 
-// submit gives inv to the idle process that was used last.
+// submit gives inv to the idle process that was used last. If none is idle, inv waits for a
+// process.
 func (f *function) submit(inv *invocation) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -125,7 +126,8 @@ func (f *function) submit(inv *invocation) error {
 	return nil
 }
 
-// refill starts processes for tenants that have more waiting invocations than coming processes.
+// refill starts processes for tenants that have more waiting invocations than coming processes; see
+// [function].
 func (f *function) refill() {
 	need := map[string]int{}
 	for _, inv := range f.waiting {
@@ -320,7 +322,7 @@ func (f *function) buried(i *instance) {
 		i.sleeper.Stop()
 	} else if i.state != stopping && !i.old {
 		// The process has never asked for an invocation, and another process would fail in the same
-		// way. An invocation without a coming process fails.
+		// way. So an invocation fails if no other process is coming for it.
 		excess := f.waits(i.tenant) - f.coming(i.tenant)
 		f.waiting = slices.DeleteFunc(f.waiting, func(inv *invocation) bool {
 			if inv.tenant != i.tenant || excess <= 0 {

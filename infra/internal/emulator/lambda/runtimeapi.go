@@ -53,7 +53,7 @@ func next(w http.ResponseWriter, r *http.Request, i *instance) {
 	awsapi.JSON(w, http.StatusOK, inv.payload)
 }
 
-// failed handles the report of a process that its invocation has ended with an error.
+// failed handles a report that the invocation of process i has ended with an error.
 func failed(w http.ResponseWriter, r *http.Request, i *instance) {
 	inv := i.fn.take(i, r.PathValue("id"))
 	if inv == nil {
