@@ -47,7 +47,7 @@ type outcome struct {
 // asking is a call that goes on later: when its client has answered, or at a given time.
 type asking struct {
 	id       json.RawMessage
-	raw      []byte         // the request that the server gets then, without the answers
+	raw      []byte         // the request that the server gets when the call goes on, without the answers
 	inputs   []bridge.Input // what the server needs from the client
 	at       time.Time      // when the call goes on, if it needs no inputs
 	asked    []bridge.Asked // the questions, as the store keeps them

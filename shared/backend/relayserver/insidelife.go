@@ -97,7 +97,7 @@ type taking struct {
 	within time.Duration // after this time the request needs an item in the store
 	looks  bool          // the message only lists or initializes
 	inbox  bool          // the delivery was claimed from the inbox, so it has an item
-	base   storage.Index // index of the last event that the request's stream has already
+	base   storage.Index // index of the last event in the request's stream so far
 }
 
 func newLife(in *Inside, id storage.BoxID, gen storage.Generation) *life {
@@ -495,8 +495,8 @@ func (l *life) send(o *outbox, stream string, parts []insidePart, size int) {
 	l.written(o, parts, size, &ack)
 }
 
-// parts takes the next batch out of an outbox. size is the sum of its bytes, which the outbox
-// counts until the batch is written. mu is held.
+// parts takes the next batch out of an outbox. size is the sum of the batch's bytes. The outbox
+// counts these bytes until the batch is written. mu is held.
 func (l *life) parts(o *outbox) (parts []insidePart, size int) {
 	room := storage.MaxBatchEvents
 	take := func(pending [][]byte) (now, rest [][]byte) {
@@ -549,7 +549,7 @@ func (l *life) parts(o *outbox) (parts []insidePart, size int) {
 	return parts, size
 }
 
-// ackSize has the size of an ack. The bill counts one ack for each batch, as with a relay.
+// ackSize is as long as the ack that a relay would send for each batch: the bill counts it.
 var ackSize [80]byte
 
 // write writes one batch of a session, as [runner.events] does. If done is false, the caller must

@@ -86,8 +86,8 @@ func hello(b storage.Box, f frame.Hello, conn string, now time.Time) (storage.Bo
 	return b, write
 }
 
-// carryOver returns t for a runner that goes on in the generation after gen. A change of a list
-// that its processes announced in gen counts for the next generation too.
+// carryOver returns t for a runner that goes on in the generation after gen. If its processes
+// announced the change of a list in gen, the change counts for the next generation too.
 func carryOver(t storage.Told, gen storage.Generation) storage.Told {
 	for _, told := range []*storage.Generation{&t.Tools, &t.Prompts, &t.Resources} {
 		if *told == gen {
