@@ -22,7 +22,7 @@ type Sender struct {
 	Runner string             `json:"runner,omitempty"` // random id, drawn at start
 }
 
-// From makes each struct that embeds a Sender a FromRunner.
+// From implements [FromRunner] for the structs that embed a Sender.
 func (s Sender) From() Sender { return s }
 
 // Hello is the first frame on a connection. A runner sends it again as a ping.
@@ -51,7 +51,7 @@ type Pull struct {
 }
 
 // Taken says that the runner executes the deliveries with these tickets (see [Deliver]). The relay
-// function notes the deliveries in the store, so that their requests get an end if the box is lost.
+// notes the deliveries in the store, so that their requests get an end if the box is lost.
 type Taken struct {
 	Sender
 	Tickets []string `json:"tickets,omitempty"`
@@ -209,7 +209,7 @@ type Deliver struct {
 	Sent       int64              `json:"sent,omitempty"`      // Unix milliseconds; when it was posted
 	NotAfter   int64              `json:"notAfter,omitempty"`  // Unix milliseconds; a message that comes later than this is not executed
 	AckWithin  int64              `json:"ackWithin,omitempty"` // milliseconds after which a runner that has not ended the request sends a [Taken]; 0 if no request is in the message
-	Inbox      bool               `json:"inbox,omitempty"`     // the message has an item in the store
+	Inbox      bool               `json:"inbox,omitempty"`     // the store has a [storage.Item] of the message
 	Again      bool               `json:"again,omitempty"`     // the session has had a process before
 	Moved      bool               `json:"moved,omitempty"`     // the server's lists may have changed since the session's last request
 	Held       bool               `json:"held,omitempty"`      // Dormouse itself sends the clients list_changed for tools
@@ -233,7 +233,7 @@ type May struct {
 type Pulled struct {
 	N      int64                    `json:"n,omitempty"`
 	IDs    []storage.StreamID       `json:"ids,omitempty"`
-	Rounds map[storage.StreamID]int `json:"rounds,omitempty"` // Deliver.Round of those IDs that were suspended before
+	Rounds map[storage.StreamID]int `json:"rounds,omitempty"` // Deliver.Round of those deliveries that were suspended before
 }
 
 // Ack answers [Events]. Unless Fenced is set, the runner need not send the batch again.

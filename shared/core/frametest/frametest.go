@@ -9,7 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Frame can be any frame that a runner or a function can write, even a hostile one. It has the fields
+// Frame can be any frame that a runner or the relay can write, even a hostile one. It has the fields
 // of all types, which package frame explains. Frame repeats their JSON tags, so that a test fails if
 // the wire format changes. A comment such as "on a hello" names the type of the frames that have the
 // field.

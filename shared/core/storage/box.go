@@ -213,7 +213,7 @@ type Failure struct {
 // stays true.
 func (b Box) Over(g Generation) bool { return b.Gen > g || b.Gen == g && b.State == Asleep }
 
-// Clean reports whether the runner of generation g ended with a bye. If so, a request that was sent to
+// Clean reports whether the runner of generation g announced its end. If so, a request that was sent to
 // generation g and has no event in the log was not executed.
 func (b Box) Clean(g Generation) bool { return b.Over(g) && g > b.Lost }
 

@@ -22,7 +22,7 @@ func WrongShape(err error) error {
 		first, _ := utf8.DecodeRuneInString(key)
 		return unicode.IsUpper(first)
 	})
-	is, _, _ := strings.Cut(wrong.Value, " ") // without the number itself
+	is, _, _ := strings.Cut(wrong.Value, " ") // "number 1.5" becomes "number"
 	text := withArticle(is) + "; want " + wanted(wrong.Type)
 	if key := strings.Join(keys, "."); key != "" {
 		return errors.New(key + " cannot be " + text)

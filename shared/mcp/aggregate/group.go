@@ -109,11 +109,11 @@ func joinedOf(raw []byte) string {
 	return name
 }
 
-// joined returns the members with which the client has a session. The argument of is the record of
-// the client's session with the group.
-func (g *Group) joined(of storage.Session) (all []sessions.Caller) {
+// joined returns the members with which the client has a session. s is the record of the client's
+// session with the group.
+func (g *Group) joined(s storage.Session) (all []sessions.Caller) {
 	for _, c := range g.Members {
-		if slices.Contains(of.Members, c.Server.Name) {
+		if slices.Contains(s.Members, c.Server.Name) {
 			all = append(all, c)
 		}
 	}

@@ -62,9 +62,9 @@ func (x *index) fill(entries []group.Entry) {
 	}
 }
 
-// entry returns the entry of a name. The argument of is x.names or x.owned.
-func (x *index) entry(of map[string]int, name string) (group.Entry, bool) {
-	if i, ok := of[name]; ok && i >= 0 {
+// entry returns the entry of a name. The argument positions is x.names or x.owned.
+func (x *index) entry(positions map[string]int, name string) (group.Entry, bool) {
+	if i, ok := positions[name]; ok && i >= 0 {
 		return x.entries[i], true
 	}
 	return group.Entry{}, false

@@ -229,7 +229,7 @@ func (l *listening) part(ctx context.Context, c sessions.Caller, place string) (
 	}
 }
 
-// listed returns list_changed notifications if fewer members are unlisted than when it was last called.
+// listed returns list_changed notifications if unlisted returns less than at the last call of listed.
 func (l *listening) listed(ctx context.Context) (events []sessions.Event) {
 	if l.late == 0 {
 		return nil

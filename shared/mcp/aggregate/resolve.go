@@ -14,7 +14,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/group"
 )
 
-// target returns to which member a message goes, and the member's own name for what the message names.
+// target returns the member that a message is for, and the member's own name for what the message names.
 // Errors: *[wire.Error] for a name that no member has.
 func (g *Group) target(ctx context.Context, id storage.ID, m wire.Message) (group.Target, error) {
 	t := g.names.Find(m)
@@ -81,7 +81,7 @@ func (g *Group) lookup(ctx context.Context, kind string, s storage.Session, find
 }
 
 // unprefixed finds the only member that has a tool, prompt or resource of this name. It wakes no
-// server. The page of an MCP App calls the tools of its server by names without a prefix.
+// server. Pages of MCP Apps use names without a prefix.
 func (g *Group) unprefixed(ctx context.Context, id storage.ID, t group.Target, s storage.Session) (group.Target, error) {
 	x, err := g.index(ctx, t.Kind, s, false, func(x *index) bool { _, some := x.owned[t.Name]; return some })
 	if err != nil {

@@ -57,7 +57,6 @@ func (g *Group) searched(m wire.Message) (wire.Message, error) {
 
 const mostFound = 50
 
-// find returns the result of find_tools.
 func (g *Group) find(ctx context.Context, m wire.Message, s storage.Session) (json.RawMessage, error) {
 	query, _ := wire.String(wire.Lookup(m.Params, "arguments", "query"))
 	limit := 10

@@ -47,8 +47,8 @@ func HeaderParams(list json.RawMessage) json.RawMessage {
 }
 
 // ToolNotes returns, for the tools in a result of tools/list, the [HeaderParams] and each tool's
-// [TaskSupport], as JSON for [NotedParams] and [NotedTasks]. It returns nil if the list has neither,
-// has another page, or the JSON exceeds 32 KiB.
+// [TaskSupport], as JSON for [NotedParams] and [NotedTasks]. It leaves out both if the list has another
+// page. It returns nil if nothing is left, or the JSON exceeds 32 KiB.
 func ToolNotes(list json.RawMessage) json.RawMessage {
 	var notes object
 	if params := HeaderParams(list); params != nil {

@@ -152,7 +152,7 @@ func (t *Task) Age(now time.Time) time.Duration { return now.Sub(t.made) }
 func (t *Task) Take(e storage.Event) {
 	m, err := wire.Parse(e.Raw)
 	switch {
-	case err != nil: // the event has no message: it only ends an HTTP response to the client, which comes back (storage.Event.Retry)
+	case err != nil: // the event has no message: it only makes the client connect again (storage.Event.Retry)
 	case m.Kind == wire.Request:
 		if id, ok := wire.String(m.ID); ok {
 			t.asked = append(t.asked, question{id: id, key: id, index: e.Index, method: m.Method, params: bytes.Clone(m.Params)})

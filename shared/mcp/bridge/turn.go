@@ -100,7 +100,7 @@ func (t *Turn) Take(e storage.Event) Step {
 	t.at = e.Index
 	m, err := wire.Parse(e.Raw)
 	switch {
-	case err != nil: // the event has no message: it only ends an HTTP response to the client, which comes back (storage.Event.Retry)
+	case err != nil: // the event has no message: it only makes the client connect again (storage.Event.Retry)
 		return Step{}
 	case m.Kind == wire.Request:
 		return t.ask(e.Index, m, seen)
@@ -118,7 +118,6 @@ func (t *Turn) Take(e storage.Event) Step {
 	}
 }
 
-// ask handles a question of the server.
 func (t *Turn) ask(index storage.Index, m wire.Message, seen bool) Step {
 	id, ok := wire.String(m.ID)
 	q := question{id: id, index: index, method: m.Method, params: bytes.Clone(m.Params)}

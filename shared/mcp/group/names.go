@@ -118,8 +118,8 @@ const appScheme = "ui://"
 
 // WrapURI returns the URI in the group for a member's URI, or for its URI template. The result ends
 // with the member's own URI, so that expanding a template in the group gives a URI of the group:
-// file:///a of the member app is dormouse://app/file:///a. A URI with one of keptSchemes gets the
-// member after the scheme: ui://widget/a.html of the member app is ui://app/widget/a.html.
+// file:///a of the member "app" is dormouse://app/file:///a. A URI with one of keptSchemes gets the
+// member after the scheme: ui://widget/a.html of the member "app" is ui://app/widget/a.html.
 func WrapURI(member, uri string) string {
 	for _, kept := range keptSchemes() {
 		if rest, ok := strings.CutPrefix(uri, kept); ok {

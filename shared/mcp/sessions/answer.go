@@ -68,7 +68,7 @@ func (u *use) asked(ctx context.Context, stream storage.StreamID, round int, que
 	case !errors.Is(err, storage.NotFound):
 		return false, err
 	}
-	// A call that an instance executes without a box gets its item in the store only after a second.
+	// A call that an instance executes without a box gets its storage.Item only after a second.
 	tail, err := u.manager.store.Tail(ctx, u.session.ID, stream)
 	return err == nil && tail.Last > 0 && !tail.Final && round == 1, storage.IgnoreNotFound(err)
 }

@@ -275,7 +275,7 @@ type follower struct {
 }
 
 // Hold returns how long a response on this call should be held open. Hold is 0 if the events are
-// not stored, so that the client cannot come back. Hold is short for a GET on the standalone
+// not stored: the client could not come back for them. Hold is short for a GET on the standalone
 // stream after more than idlePolls responses without an event.
 func (c *Call) Hold() time.Duration {
 	switch {

@@ -46,7 +46,6 @@ const (
 	streamLife   = 7 * 24 * time.Hour // the log of a request stream is deleted when it is older than this
 )
 
-// cursorOf returns the cursor of a stream, or nil.
 func cursorOf(s *storage.Session, stream storage.StreamID) *storage.Cursor {
 	for i := range s.Pushed {
 		if s.Pushed[i].Stream == stream {

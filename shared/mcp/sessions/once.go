@@ -331,7 +331,7 @@ func (j *joined) forgotten() []byte {
 }
 
 // undecided is how long a call may be executed without a trace in the store. If an older call has
-// neither an item in the store nor an end in the log, the instance or box that had it is lost.
+// neither a [storage.Item] nor an end in the log, the instance or box that had it is lost.
 func (j *joined) undecided() time.Duration { return j.manager.limits.AcceptBy + 5*time.Second }
 
 // Check implements [Tracker]. It does the work of the instance that got the earlier request

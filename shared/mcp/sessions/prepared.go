@@ -19,7 +19,7 @@ func provisional(server, version string) json.RawMessage {
 	return fmt.Appendf(nil, `{"protocolVersion":"%s","capabilities":{%s},"serverInfo":{"name":%s,"version":""}}`, version, can, wire.AppendString(nil, server))
 }
 
-// notToKeep adds "ttlMs": 0 to an object, by which a modern client knows that it must not cache it.
+// notToKeep adds "ttlMs": 0 to an object, which forbids modern clients to cache the object.
 func notToKeep(object json.RawMessage) json.RawMessage {
 	return append(object[:len(object)-1:len(object)-1], `,"ttlMs":0}`...)
 }

@@ -56,7 +56,7 @@ const contended = 10 * time.Second
 // the session ended.
 const tombstoneLife = time.Hour
 
-// ending returns the change of a record that ends its session, for [update].
+// ending returns the function that ends a session in its record, for [update].
 func ending(why storage.Quit) func(*storage.Session) bool {
 	return func(s *storage.Session) bool {
 		if s.State == storage.Ended {

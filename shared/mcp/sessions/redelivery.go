@@ -78,7 +78,7 @@ func (p *redelivery) run(ctx context.Context, id storage.ID, note func(*storage.
 }
 
 // errSlow says that there is more to push than this instance has time for. The instance needs the
-// time that is left to record how far it got.
+// rest of its time to record how far it has pushed.
 var errSlow = storage.Errorf(storage.Unavailable, "the client reads its events slowly; the next function continues")
 
 // errLeaseLost says that the lease has ended: another instance has taken it, or the client has connected

@@ -31,7 +31,6 @@ func shownTo(c Caller, lists ...json.RawMessage) *storage.Shown {
 	return &storage.Shown{Tools: c.Tools, Lists: lists, Pin: c.Server.Pin}
 }
 
-// greetingOf returns the [storage.Address.Shown] of an initialize.
 func greetingOf(c Caller) *storage.Shown {
 	if c.Server.Pin == nil {
 		return nil

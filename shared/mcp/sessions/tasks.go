@@ -89,7 +89,7 @@ func (r *Recalled) take(e storage.Event) {
 
 // LookAfter checks whether a call that has not ended can still end, and sets Lost if it cannot. If the
 // box is not awake, LookAfter calls [Tracker.Check], which may wake it. Cost: one read, three if the
-// call has no item, and the cost of Check.
+// call has no [storage.Item], and the cost of Check.
 //
 // Errors: Unavailable.
 func (r *Recalled) LookAfter(ctx context.Context) error {
