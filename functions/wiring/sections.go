@@ -95,7 +95,7 @@ func knownBeside(unknown string, value []byte, typ reflect.Type) []string {
 		typ = typ.Elem()
 	}
 	var members map[string]json.RawMessage
-	types := map[string]reflect.Type{} // of the members
+	types := map[string]reflect.Type{} // by member
 	switch typ.Kind() {
 	case reflect.Slice:
 		var elements []json.RawMessage

@@ -13,7 +13,7 @@ import (
 // Environment variables for fields of [Settings]. All are optional.
 const (
 	EnvIdle         = "DORMOUSE_IDLE"          // how long a box stays awake without work, unless its server sets idle_seconds; a duration as in EnvLife
-	EnvWaitingCalls = "DORMOUSE_WAITING_CALLS" // how many calls may wait for a box that is not awake; more get Busy; 0 for any number
+	EnvWaitingCalls = "DORMOUSE_WAITING_CALLS" // how many calls may wait for a box that is not awake; further ones fail with Busy; 0 for any number
 	EnvLife         = "DORMOUSE_SESSION_LIFE"  // a duration such as 90s or 36h; a bare number is in seconds; see sessions.Limits
 
 	// EnvConnectSecrets has a JSON object with the client secret of each third party in

@@ -103,7 +103,7 @@ type Function struct {
 
 	snapshots string
 	bucket    *bucket.Bucket
-	servers   sync.Map // results of Server by name, because a request to a group needs all servers
+	servers   sync.Map // caches the results of Server by name, because a request to a group needs all servers
 }
 
 // SignIn has the methods of transport.SignIn. This package does not link transport.
@@ -267,7 +267,7 @@ func (f *Function) Server(name string) (sessions.Server, bool) {
 	return made, ok && !s.Disabled
 }
 
-// served is a result of Function.Server.
+// served is a cached result of [Function.Server].
 type served struct {
 	sessions.Server
 	record   *serversfile.Record

@@ -33,7 +33,7 @@ type failure struct {
 // Unwrap returns the wrapped error.
 func (f failure) Unwrap() error { return f.error }
 
-// notUp returns the error of a command that needs a running dormouse run. The error lists the
+// notUp returns the error of a command that needs dormouse run to be up. The error lists the
 // dormouse runs of this user with other data folders.
 func notUp(ctx context.Context, data string) error {
 	how := "name its folder with --data, or another machine with --url"

@@ -328,7 +328,7 @@ func (d *doctor) ports(ctx context.Context) finding {
 	return good(check, "%s is free, and so is the port for WebSocket", d.cfg.Listen)
 }
 
-// certificate checks the certificate of a running dormouse run as its clients do.
+// certificate checks the certificate of dormouse run, if that is up, as its clients do.
 func (d *doctor) certificate(ctx context.Context) []finding {
 	const check = "certificate"
 	u, err := url.Parse(d.up.URL)

@@ -15,8 +15,7 @@ type screen struct {
 	keys *keyboard // nil if stdin is no terminal, or belongs to another program
 }
 
-// open opens the display on stderr. The user calls the function reload with the key r, and quit
-// with q.
+// open opens the display on stderr. The user calls reload with the key r, and quit with q.
 func (c says) open(t *terminal, reload, quit func()) screen {
 	o := c.display(t.err, os.Getenv)
 	var s screen

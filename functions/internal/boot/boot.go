@@ -107,7 +107,7 @@ func own() (*serversfile.File, error) {
 	return c, err
 }
 
-// function builds the parts of handlers for one version of the servers file.
+// function makes the [wiring.Function] for one version of the servers file.
 func (o *opened) function(servers *serversfile.File) (*wiring.Function, error) {
 	s, p := o.settings, o.parts
 	s.Servers, s.Lock = servers, held.LockOf(os.Getenv(EnvServers), false)

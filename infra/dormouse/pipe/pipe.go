@@ -136,8 +136,8 @@ func Run(ctx context.Context, c Config) error {
 }
 
 // read passes the client's lines on until the client closes its end. Then it cancels the calls of
-// subscriptions/listen, which would never end. Half a minute later it calls the function stop, which
-// ends the other calls.
+// subscriptions/listen, which would never end. Half a minute later it calls stop, which ends the
+// other calls.
 func (p *pipe) read(lines chan<- []byte, stop func()) {
 	defer close(lines)
 	in := bufio.NewReader(p.In)

@@ -37,8 +37,8 @@ const (
 	// as the largest one of infra/stack/boxes.yaml.
 	boxFunction       = "box"
 	boxFunctionMemory = 2048
-	// environmentsFolder is a folder in the data folder. It contains the TMPDIR of each process
-	// of the function.
+	// environmentsFolder is a folder in the data folder. It contains the TMPDIR of each process of
+	// that function.
 	environmentsFolder = "environments"
 	// boxEventAge is how long Lambda tries to start a box.
 	boxEventAge = time.Minute

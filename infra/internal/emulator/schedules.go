@@ -19,8 +19,8 @@ const (
 	scheduleGroup    = "dormouse"
 )
 
-// schedules is the part of Amazon EventBridge Scheduler that Dormouse uses, for schedules
-// that invoke the function http once:
+// schedules is the part of Amazon EventBridge Scheduler that Dormouse uses, for schedules that
+// invoke the http function once:
 //
 //	POST   /schedules/<name>                   CreateSchedule
 //	DELETE /schedules/<name>?groupName=<name>  DeleteSchedule

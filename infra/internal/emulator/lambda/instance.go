@@ -142,7 +142,7 @@ func (i *instance) command() (*exec.Cmd, *lines) {
 	cmd.Dir, cmd.Env, cmd.SysProcAttr = filepath.Dir(f.Path), i.environment(), functionAttr()
 	output := &lines{to: func(line string) { f.pool.cfg.Output(f.Name, line) }}
 	cmd.Stdout, cmd.Stderr = output, output
-	cmd.WaitDelay = time.Second // how long Wait waits for a descendant of the process that keeps the pipe open
+	cmd.WaitDelay = time.Second // how long Wait waits for descendants of the process to close the pipe
 	return cmd, output
 }
 
