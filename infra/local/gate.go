@@ -16,11 +16,11 @@ import (
 // sandbox could call a server that has no sandbox, and that server would do what the sandbox
 // forbids.
 //
-// The gate is shut if the machine has, or once had, a server in a sandbox with network access.
-// (Processes of a server that was removed from the file may still run.) It is open nevertheless
-// while the servers file lets boxes call (x-dormouse.access.boxes).
+// The gate is shut if the machine has, or once had, a server that has network access in a sandbox, or
+// whose install has. (Processes of a server that was removed from the file may still run.) It is open
+// nevertheless while the servers file lets boxes call (x-dormouse.access.boxes).
 type gate struct {
-	met  atomic.Bool           // the machine has, or had, a server in a sandbox with network access
+	met  atomic.Bool           // the machine has, or had, such a server
 	open atomic.Bool           // the servers file lets boxes call
 	own  func(uid uint32) bool // reports whether a user id is one that sandboxes give to servers
 }
@@ -31,7 +31,10 @@ func newGate() *gate { return &gate{own: sandbox.Probe().Owns} }
 func (g *gate) take(servers *serversfile.File) {
 	for _, name := range servers.Names() {
 		s, _ := servers.Server(name)
-		if b := s.Box; !s.Disabled && !s.InPlace() && (b.Confined() && !b.Offline || b.InstallScripts) {
+		b := s.Box
+		// A Python project in host_path is built with network access, whatever its server has.
+		builds := (b.Confined() || b.Sealed) && b.HostPath != "" && !b.HostPathWritable
+		if !s.Disabled && !s.InPlace() && (b.Confined() && !b.Offline || b.InstallScripts || builds) {
 			g.met.Store(true)
 		}
 	}
@@ -63,4 +66,4 @@ func (g *gate) of(h http.Handler) http.Handler {
 }
 
 // inBoxRefused is a JSON-RPC error, because most callers are MCP clients.
-const inBoxRefused = `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"a program that dormouse run has started may not call it while a server is confined to a sandbox with a network: set x-dormouse.access.boxes to true in the servers file to allow it"}}` + "\n"
+const inBoxRefused = `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"a program that dormouse run has started may not call it while a server in a sandbox, or its installation, has a network: set x-dormouse.access.boxes to true in the servers file to allow it"}}` + "\n"

@@ -34,6 +34,9 @@ func TestTheGateIsShutWhileASandboxHasANetwork(t *testing.T) {
 		"network_basic": {`{"box":{"profile":"network_basic"}}`, `{}`, 403},
 		"a limit":       {`{"box":{"memory_mb":64}}`, `{}`, 403},
 		"no network":    {`{"box":{"profile":"default"}}`, `{}`, 200},
+		"a build":       {`{"box":{"profile":"default","host_path":"/srv/x"}}`, `{}`, 403},
+		"a sealed one":  {`{"box":{"sealed":true,"host_path":"/srv/x"}}`, `{}`, 403},
+		"no build":      {`{"box":{"profile":"default","host_path":"/srv/x","host_path_mode":"rw"}}`, `{}`, 200},
 		"switched off":  {`{"enabled":false,"box":{"profile":"network_basic"}}`, `{}`, 200},
 		"allowed":       {`{"box":{"profile":"network_basic"}}`, `{"boxes":true}`, 200},
 	} {
