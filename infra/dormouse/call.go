@@ -130,13 +130,11 @@ func (c *client) callTool(ctx context.Context, s *mcp.ClientSession, tool, key s
 	}
 }
 
-// progress shows the progress of one call.
 type progress struct {
 	on   *waits
 	tool string
 }
 
-// show shows a progress notification.
 func (p *progress) show(server string, n *mcp.ProgressNotificationParams) {
 	text := n.Message
 	switch {

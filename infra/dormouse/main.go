@@ -113,7 +113,6 @@ const description = `MCP servers that sleep between messages.
   dormouse run
   dormouse call everything echo message=hi    # in another terminal`
 
-// printJSON prints a value as JSON with indentation.
 func (t *terminal) printJSON(v any) error {
 	return printJSON(t.out, v, "  ")
 }
@@ -142,7 +141,6 @@ func (runnerCommand) Run() error {
 // It is the value of a panic, because the parser would go on if Exit returned.
 type exited int
 
-// execute runs a command line and returns the exit code.
 func execute(args []string, t *terminal) (code int) {
 	defer func() {
 		if r := recover(); r != nil {

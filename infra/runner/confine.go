@@ -54,7 +54,6 @@ func newConfiner(s serversfile.Server, work string, env map[string]string, on sa
 	return c, nil
 }
 
-// sandboxFor makes the sandbox of one process.
 func (c *confiner) sandboxFor(_ string, placed provision.Launch) (*sandbox.Sandbox, error) {
 	return sandbox.New(c.policy(placed, filepath.Join(c.temp, strconv.FormatInt(c.made.Add(1), 10))), c.on)
 }

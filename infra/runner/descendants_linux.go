@@ -35,7 +35,6 @@ func becomeSubreaper() error {
 	return nil
 }
 
-// endWithin limits how long endDescendants tries.
 const endWithin = 2 * time.Second
 
 // endDescendants kills and reaps all descendants of this process. No other code may be waiting for
@@ -62,7 +61,6 @@ func endDescendants() error {
 	}
 }
 
-// descendants returns the pids of all descendants of pid.
 func descendants(pid int) ([]int, error) {
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {

@@ -106,7 +106,6 @@ func namesOf(src Source) (names []string) {
 	return names
 }
 
-// importer imports the servers of one source.
 type importer struct {
 	src Source
 	f   *File

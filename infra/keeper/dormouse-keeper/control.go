@@ -220,7 +220,6 @@ func (c *control) send(ctx context.Context, l launch, m *box.Memory) (err error)
 	return c.tell("frozen", true)
 }
 
-// chunkWriter writes bytes as chunks.
 type chunkWriter struct{ to net.Conn }
 
 func (w chunkWriter) Write(p []byte) (n int, err error) {

@@ -137,7 +137,6 @@ func (f *flat) describe(p string, h *tar.Header) error {
 	return errors.Join(f.out.Chmod(p, h.FileInfo().Mode()), f.out.Chown(p, h.Uid, h.Gid), f.out.Chtimes(p, h.ModTime, h.ModTime))
 }
 
-// file writes a regular file.
 func (f *flat) file(p string, h *tar.Header, r io.Reader) error {
 	if f.bytes += h.Size; f.bytes > f.limits.Bytes {
 		return fmt.Errorf("the image is larger than %d MB", f.limits.Bytes>>20)

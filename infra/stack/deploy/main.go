@@ -33,7 +33,6 @@ type command struct {
 	Show  bool
 }
 
-// program does what one command line asks for.
 type program struct {
 	do     func(context.Context, command) (string, error)
 	out    io.Writer
