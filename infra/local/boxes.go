@@ -116,7 +116,7 @@ func needsBoxes(servers *serversfile.File) bool {
 const LogFolder = "logs"
 
 // boxStopGrace is how long a box has to end its calls and processes, and to save its workspaces,
-// when dormouse run stops. It is shorter than stopTime, which must also suffice for the functions.
+// when dormouse run stops. It is shorter than stopTime, which must also suffice for m.functions.
 const boxStopGrace = 18 * time.Second
 
 // room waits for memory for a box that is a process. If none becomes free, it records an event for

@@ -75,7 +75,7 @@ type Config struct {
 	Edits api.Edits
 
 	Native    native.Servers // servers in Go that are compiled into this program
-	Functions Opener         // opens functions that run in other processes; nil runs them in this one
+	Functions Opener         // opens the [Functions] in other processes; nil runs them in this one
 
 	// Prepare makes Run start a new server once, as soon as the servers file names it, if it has
 	// something to install and has never started.
@@ -93,7 +93,7 @@ type Config struct {
 	Drain    <-chan struct{}
 	Stopping func() // called when the stop begins; may be nil
 
-	Environ []string         // in the form of os.Environ: values of ${VAR} in the servers file, and settings of the functions
+	Environ []string         // in the form of os.Environ: values of ${VAR} in the servers file, and settings of the handlers
 	Ready   func(url string) // called with the URL of the HTTP endpoint when clients can call; may be nil
 
 	memory func() (free, total int64, known bool) // memory of the machine in bytes, for tests; nil asks the system

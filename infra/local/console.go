@@ -10,7 +10,7 @@ import (
 )
 
 // consoleOf returns the console of a machine. Its requests are not metered, so that visitors of
-// the console change no bill. If the functions run in other processes, one of them serves the
+// the console change no bill. If m.functions runs in other processes, one of them serves the
 // page, as on AWS, and this console only creates links to it.
 func consoleOf(m *machine) *console.Console {
 	return console.New(console.Options{

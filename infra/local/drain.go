@@ -113,8 +113,8 @@ func suspended(ctx context.Context, m *machine) (n int) {
 }
 
 // haltAwake tells each box that is awake to end its processes when they have nothing in flight. The
-// argument told has the tasks that were told already. haltAwake leaves out a box that still starts,
-// because its first call is still to come.
+// argument told has the ids of the tasks that were told already. haltAwake leaves out a box that
+// still starts, because its first call is still to come.
 func haltAwake(ctx context.Context, m *machine, told map[string]bool) {
 	tasks, err := tasksOf(ctx, m)
 	if err != nil {

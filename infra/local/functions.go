@@ -26,8 +26,8 @@ type Functions interface {
 	// Serve makes new messages go to these servers. Messages that are being handled keep the
 	// previous ones. After an error nothing has changed.
 	Serve(*serversfile.File) error
-	// Sweep starts to clean up after lost boxes and requests, in the background: for the box of one
-	// stopped task, or for all boxes if stopped is nil. The channel is closed at the end.
+	// Sweep starts to clean up after lost boxes and requests, in the background: for the box in
+	// stopped, or for all boxes if stopped is nil. The channel is closed at the end.
 	Sweep(stopped *fleet.Status) <-chan struct{}
 	// Boxes lists the boxes that these functions run beside those in [Site].Boxes. EndBoxes ends
 	// them, and still accepts their last messages.

@@ -47,7 +47,7 @@ type inprocess struct {
 	release  func(context.Context) error // gives the lease of the store back; nil if the store has none
 	unleased bool                        // another program has taken the lease of the store
 
-	// ctx is the context of work that no client waits for: alarms and sweeps.
+	// ctx is the context of work that no client waits for: alarms and cleanups.
 	ctx    context.Context
 	cancel context.CancelFunc
 	work   sync.WaitGroup
@@ -67,7 +67,7 @@ type handlers struct {
 	sealer  *relayserver.Sealer // checks the tokens with which runners authenticate
 	relay   *relayserver.Handler
 	sweeper *relayserver.Sweeper
-	stopped func(fleet.Status) // charges a tenant for the time of a stopped task
+	stopped func(fleet.Status) // charges a tenant for the time of a box that has stopped
 	natives *native.Backend    // its Sweep does the due work for calls of native servers
 	of      []*wiring.Function
 }
@@ -80,7 +80,7 @@ func (h *handlers) flush(ctx context.Context) (err error) {
 	return err
 }
 
-// startInside builds the handlers, as the main packages of the functions do.
+// startInside builds the handlers, as the main packages of the Lambda functions do.
 func (m *machine) startInside(ctx context.Context) error {
 	in := &inprocess{m: m, bodies: newBodies(), visits: newVisits()}
 	in.ctx, in.cancel = context.WithCancel(context.Background())
@@ -124,7 +124,7 @@ func (in *inprocess) configure() error {
 	settings.Lock = held.LockOf(m.cfg.Servers, true)
 	settings.AuthServer = m.public.access() == AccessOAuth
 	settings.Limits.InitTimeout, settings.Limits.Hold = m.cfg.InitTimeout, cmp.Or(m.cfg.Hold, sockets.Home().Life)
-	if strings.HasPrefix(m.store, sqlite) { // no other program uses this store, so nobody holds the leases from before this start
+	if strings.HasPrefix(m.store, sqlite) { // no other program uses this store, so leases from before this start are free
 		settings.Limits.Since = time.Now()
 	}
 	in.settings.Store(settings)
@@ -164,7 +164,7 @@ func (in *inprocess) use() *handlers {
 	return h
 }
 
-// make builds the handlers from settings. Each of the four functions has its own meter.
+// make builds the handlers from settings. Each of the four Lambda functions has its own meter.
 func (in *inprocess) make(settings wiring.Settings) (*handlers, error) {
 	m := in.m
 	function := func(hosts []string) (*wiring.Function, error) {

@@ -21,9 +21,9 @@ type listeners struct {
 	Listen, Sockets, PublicURL, Access string
 
 	secure bool           // the endpoints use TLS
-	tls    *tls.Config    // the TLS configuration; set before start
+	tls    *tls.Config    // the TLS configuration; set before the method start is called
 	shows  func() []byte  // returns the certificate that the endpoints use, in DER; nil without TLS
-	open   []net.Listener // the HTTP endpoint, then the WebSocket endpoint; before start only those of Config.Opened
+	open   []net.Listener // the HTTP endpoint, then the WebSocket endpoint; at first only those of Config.Opened
 	use    use
 }
 

@@ -163,8 +163,8 @@ func (in *inprocess) prepare(ctx context.Context, server string, one *preparatio
 	}
 }
 
-// sleep ends the process that prepare has started, unless a client uses it. Unless a server
-// announces changes of its lists, clients get the stored lists only while none of its processes runs.
+// sleep ends the process that prepare has started, unless a client uses it. While a process runs,
+// clients get stored lists only of a server that announces changes of them.
 func (in *inprocess) sleep(ctx context.Context, box storage.BoxID) {
 	if _, err := in.m.functions.Operators().Halt(ctx, box, "", "the end of its preparation", drainWithin); err != nil && ctx.Err() == nil {
 		in.m.log.Warn("the process of a preparation is not told to end", "box", string(box), "error", err)

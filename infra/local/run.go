@@ -194,7 +194,7 @@ const stopUnstored = 3 * time.Second
 // lastSend is how long stop waits until the last spans are sent.
 const lastSend = 3 * time.Second
 
-// stop ends all parts. The boxes end before the functions, which handle the boxes' last messages.
+// stop ends all parts. The boxes end before m.functions, which handles the boxes' last messages.
 // Calls in flight may take [runner.DrainTime] to end.
 func (m *machine) stop(ctx context.Context) {
 	m.stopping.Store(true)

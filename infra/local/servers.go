@@ -119,7 +119,6 @@ func guests(servers *serversfile.File) (names []string) {
 	return names
 }
 
-// breaks sets f.broken.
 func (f *serversFile) breaks(why string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

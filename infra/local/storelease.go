@@ -16,8 +16,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// A store serves one Run at a time: a second one would take the boxes of the first for lost, and end
-// their calls. The lock of the data folder guards the store in that folder. Any other store has a
+// A store serves one Run at a time: a second one would treat the boxes of the first as lost, and
+// end their calls. The lock of the data folder guards the store in that folder. Any other store has a
 // lease, a durable value that its Run writes again and again.
 const (
 	leaseFor   = time.Minute      // a lease that was not written for so long belongs to nobody

@@ -11,7 +11,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// expireEvery is how many sweeps lie between two calls of expire.
+// expireEvery is how many cleanups (sweeps) lie between two calls of expire.
 const expireEvery = 60
 
 // expire deletes saved memory of processes that is too old to be used again.
@@ -64,7 +64,7 @@ func (m *machine) boxesRun(ctx context.Context) bool {
 	return err == nil && slices.ContainsFunc(tasks, func(t fleet.Status) bool { return t.State != fleet.Stopped })
 }
 
-// callsWait reports whether the store has calls that a sweep may have to finish. It also returns
+// callsWait reports whether the store has calls that a cleanup may have to finish. It also returns
 // true if the store fails. Calls of native servers count too: a program that was killed may not have
 // set the alarm of such a call.
 func callsWait(ctx context.Context, store storage.Store) bool {

@@ -32,7 +32,7 @@ type upkeep struct {
 	damaged atomic.Bool // the store is damaged or lost
 	stuck   atomic.Bool // the store cannot be written, as on a full disk
 	unix    []unixSocket
-	end     func() // stops what startUpkeep has begun, and waits for it; nil before
+	end     func() // stops what startUpkeep has begun, and waits for it; nil until then
 }
 
 // storesNothing reports whether the store takes no writes any more.
@@ -139,7 +139,7 @@ func lookAtDisk(ctx context.Context, m *machine, s storage.Writable) {
 		trouble(m, err.Error(), "until then nothing is executed")
 		return
 	}
-	// Another sweep begins, because one may have failed while the store could not be written.
+	// Clean up again, because the last cleanup may have failed while the store could not be written.
 	select {
 	case <-m.functions.Sweep(nil):
 	case <-ctx.Done():

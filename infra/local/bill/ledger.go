@@ -54,8 +54,8 @@ func (o owner) share(day string, u meter.Units) api.Share {
 
 // Bill is what AWS would have billed for all work in a data folder.
 //
-// The events of functions say what they used, and for whom. The bill leaves out the cold starts of
-// functions.
+// The events of package observe say what was used, and for whom. The bill leaves out the cold
+// starts of Lambda functions.
 type Bill struct {
 	Since  time.Time   `json:"since"`
 	Until  time.Time   `json:"until"`
@@ -83,12 +83,12 @@ func (b Bill) After(t time.Time) (since time.Time, shares []api.Share) {
 // keptDays is for how many days Bill.Days is kept.
 const keptDays = 90
 
-// Ledger adds up the use of functions, connections and boxes. It is safe for
+// Ledger adds up the use of Lambda functions, connections and boxes. It is safe for
 // concurrent use.
 type Ledger struct {
 	path    string // path of the ledger's file
 	size    func(server string) meter.BoxSize
-	running func(context.Context) ([]fleet.Status, error) // lists the tasks of boxes
+	running func(context.Context) ([]fleet.Status, error) // lists boxes, also some that have stopped
 	log     *slog.Logger
 
 	mu      sync.Mutex
@@ -127,8 +127,8 @@ type open struct {
 }
 
 // Open opens the ledger of a data folder, with the counts of earlier runs. The function size
-// returns the size that a server's box would have on AWS. The function running lists the tasks of
-// boxes; those that do not run are ignored.
+// returns the size that a server's box would have on AWS. The function running lists boxes; those
+// that do not run are ignored.
 func Open(folder string, size func(server string) meter.BoxSize, running func(context.Context) ([]fleet.Status, error), log *slog.Logger) (*Ledger, error) {
 	l := &Ledger{
 		path: filepath.Join(folder, File), size: size, running: running, log: log,
@@ -226,7 +226,7 @@ func (l *Ledger) call(trace string) *call {
 	return c
 }
 
-// charge counts the use in an event.
+// charge adds the use that an event reports.
 func (l *Ledger) charge(e *observe.Event) {
 	session := string(e.Session)
 	l.knows(session, e.Principal)

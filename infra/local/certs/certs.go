@@ -53,8 +53,8 @@ type Certs struct {
 }
 
 // Open opens the certificates that the settings name. Certificates of an authority are kept in
-// folder, with the account's key. If the files of a certificate change and cannot be used, failed
-// is called with the error.
+// folder, with the account's key. If the files of a certificate change and cannot be used, the
+// function failed gets the error.
 func Open(s Settings, folder string, failed func(error)) (*Certs, error) {
 	if s.Domain == "" {
 		f := &files{cert: s.Cert, key: s.Key, failed: failed}

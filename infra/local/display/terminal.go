@@ -1,6 +1,6 @@
 // Package display shows people what happens on this machine, with a line for each thing that
-// somebody did or must do. It writes in one of three forms ([Form]): for a screen whose last lines
-// it may rewrite, for one where it may only add lines, or one line for each event, for the log of
+// somebody did or must do. It writes in one of three forms ([Form]): lines on a screen of which the
+// last ones are rewritten, lines that stay as they are, or one line for each event, for the log of
 // another program.
 package display
 

@@ -14,7 +14,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Lines creates journal events from two sources: the events that functions report, and the log
+// Lines creates journal events from two sources: the events of package observe, and the log
 // lines of runners. It is safe for concurrent use.
 type Lines struct {
 	to *Recorder
@@ -24,7 +24,7 @@ type Lines struct {
 	callers map[string]caller          // the last caller of each session
 	starts  map[string]*start          // processes that are not ready yet, by server and process
 	open    map[storage.StreamID]Event // calls whose end another event will report, by the stream of their response
-	work    map[string]time.Time       // when a request to each server was last seen, by server; see Asleep
+	work    map[string]time.Time       // time of the last request to each server; see Asleep
 	refused map[string]time.Time       // time of the last event of kind Refused, by caller and reason
 }
 

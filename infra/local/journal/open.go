@@ -7,8 +7,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// later stores a call until ended is called for its stream. The method ended may have been called
-// before.
+// later stores a call until the method ended gets its end. The end may have come before.
 func (l *Lines) later(stream storage.StreamID, e Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -72,7 +72,7 @@ type wsConn struct {
 	// buffer limits the bytes in queue and in the current write. Goroutines that wait for it get it
 	// in the order in which they came.
 	buffer *semaphore.Weighted
-	rooms  Rooms // limits that the caller's connections share; Out counts the bytes that buffer counts
+	rooms  Rooms // limits that the caller's connections share; rooms.Out counts the same bytes as buffer
 	// open is done when shut is called, or when write returns. Then nothing
 	// waits for buffer or rooms any more.
 	open    context.Context
@@ -208,7 +208,7 @@ func (c *wsConn) finish() bool {
 // next returns the next message to handle. ok is false if the connection has ended.
 //
 // If a client sends messages but does not read the replies, its messages are not read either: next
-// waits until the buffer has one free byte, after all replies that wait for it.
+// waits for one free byte in the buffer, behind all replies that already wait for room in it.
 func (c *wsConn) next() (m message, ok bool) {
 	if c.buffer.Acquire(c.open, 1) != nil {
 		return message{}, false

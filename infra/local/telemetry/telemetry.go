@@ -38,7 +38,7 @@ type Telemetry struct {
 
 	mu     sync.Mutex
 	ended  []journal.Event            // ended requests, in the order of their ends
-	parts  map[string][]journal.Event // parts of requests, by the request's trace
+	parts  map[string][]journal.Event // events within requests, by the request's trace
 	boxes  map[string]time.Time       // start times of boxes without a ready process, by the result of boxOf
 	begun  map[string]time.Time       // start times of processes that are not ready yet, by the result of processOf
 	starts []started                  // the newest starts that have ended, in the order of their ends

@@ -15,8 +15,8 @@ const Quiet = 200 * time.Millisecond
 // Files calls the function changed when files have changed, and then stayed unchanged for [Quiet].
 // It calls the function paths at each interval. A file has changed if its size, modification time
 // or inode has, or if it was created or removed. A change of the paths counts as well. The argument
-// seen is the state of the files that the caller knows. If it is nil, the first look calls
-// changed unless there are no paths. Files returns when ctx ends.
+// seen is the state of the files that the caller knows. If it is nil, the first look finds a
+// change unless there are no paths. Files returns when ctx ends.
 func Files(ctx context.Context, interval time.Duration, seen Seen, paths func() []string, changed func()) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
