@@ -67,7 +67,7 @@ func grid(head string, columns, labels []string, at func(row, column int) string
 	return b.String()
 }
 
-// run returns a paragraph that says how a part was measured.
+// run returns a paragraph that says how a part of the benchmark was measured.
 func (r results) run(part string) string {
 	run := r.Parts[part]
 	return fmt.Sprintf("\n%s, %d rounds, %s\n\n", r.Machine, run.Rounds, run)
@@ -131,7 +131,8 @@ func (r results) compared() string {
 	return fmt.Sprintf("A gateway with one process for all clients and no sessions answers %s times as many, and a single call in %s of the time: TBXark/mcp-proxy. Beside a warm supergateway, a single call takes %s times as long", calls, took, warm)
 }
 
-// figures returns the table of a part, with a row for each peer and a column for each metric.
+// figures returns the table of a part of the benchmark, with a row for each peer and a column for
+// each metric.
 func (r results) figures(part string, columns, metrics []string) string {
 	names := r.Samples.ran(part, nil)
 	if len(names) == 0 {

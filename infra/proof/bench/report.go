@@ -145,8 +145,8 @@ func (r results) tables(w io.Writer) error {
 	return err
 }
 
-// table writes a part in Markdown: a row for each compared program with min / median / max over the
-// rounds, and the ratios of values of the same round.
+// table writes a part of the benchmark in Markdown: a row for each compared program with min /
+// median / max over the rounds, and the ratios of values of the same round.
 func (r results) table(w io.Writer, p part) error {
 	names := r.Samples.ran(p.name, peerNames())
 	if len(names) == 0 {
@@ -239,7 +239,7 @@ func figure(v float64) string {
 	}
 }
 
-// String describes how a part was measured.
+// String describes how the part was measured.
 func (run partRun) String() string {
 	text := fmt.Sprintf("%s, hosted server: %s, load of the machine before it: %s.", run.Began.Format("2006-01-02 15:04 UTC"), run.Server, run.Busy)
 	if run.Group {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// sample is one measured value: a metric of one peer in one round of a part.
+// sample is one measured value: a metric of one peer in one round of a part of the benchmark.
 type sample struct {
 	Part   string  `json:"part"`
 	Round  int     `json:"round"`
@@ -115,7 +115,7 @@ func has(list []sample, metric string) bool {
 	return slices.ContainsFunc(list, func(x sample) bool { return x.Metric == metric })
 }
 
-// ran lists the programs that were measured in a part, in the given order.
+// ran lists the programs that were measured in a part of the benchmark, in the given order.
 func (s samples) ran(part string, order []string) []string {
 	var names []string
 	for _, x := range s {

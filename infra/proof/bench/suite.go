@@ -103,7 +103,7 @@ func (s *suite) leaveOut(who []peer, missing map[string]string) {
 	}
 }
 
-// measure runs a part: each round measures every program once, in a random order.
+// measure runs a part of the benchmark: each round measures every program once, in a random order.
 func (s *suite) measure(ctx context.Context, p part) error {
 	if s.options.rounds < 1 {
 		return nil

@@ -57,8 +57,8 @@ func (t tables) months() error {
 	return nil
 }
 
-// session returns the use of one session without the time of its box: for its beginning, its
-// calls, of which the first wakes the box, and the box's last message.
+// session returns what one session uses, without the time of its box: for its beginning, for its
+// calls, of which the first wakes the box, and for the box's last message.
 func (t tables) session(w work, socket bool) (u meter.Units, err error) {
 	add := func(name string, times float64) {
 		o, e := t.find(name)

@@ -144,11 +144,11 @@ type reel struct {
 	shots []shot // texts of all rows
 }
 
-// terminal is a screen of a reel.
+// terminal is one screen of the picture.
 type terminal struct {
 	reel    *reel
 	screen  *vt.Emulator
-	top     int           // its first row on the reel
+	top     int           // number of rows of the terminals above it
 	changed chan struct{} // closed at the next change
 	shown   strings.Builder
 }

@@ -22,7 +22,7 @@ type shot struct {
 // grain is the shortest time for which the picture shows something.
 const grain = 100 * time.Millisecond
 
-// forever is the end of a shot that its row still shows.
+// forever is the end of a shot that is still visible.
 const forever time.Duration = -1
 
 // take records the rows of a terminal that have changed.

@@ -17,7 +17,7 @@ import (
 type session struct {
 	url, kind, protocol string   // kind is the transport: "http", "sse", "ws" or "stdio"
 	through             []string // for stdio: the program that speaks to the URL
-	modern              bool     // the era without sessions is wanted
+	modern              bool     // a protocol version without sessions is wanted
 	cold                bool     // the server may not have been started when the client sends server/discover
 	one                 string   // name of the server, if the URL is that of all servers; "" if it is that of one server
 	label               string   // part of every text that this client sends, so that a message of another client is noticed
