@@ -22,7 +22,7 @@ type File struct {
 	Name    string    `json:"name"`    // base name of the file, for error messages
 	By      string    `json:"by"`      // the operator who pushed the file, in words for people
 	At      time.Time `json:"at"`
-	Text    []byte    `json:"-"` // as it was pushed; empty means that functions use their own file
+	Text    []byte    `json:"-"` // as it was pushed; empty means that the Lambda functions use their own file
 }
 
 func key() storage.ValueKey {
@@ -73,15 +73,15 @@ func Save(ctx context.Context, store storage.Values, f File) (File, error) {
 	return f, err
 }
 
-// Catalog parses the file as functions do: no `${VAR}` has a value, and nothing is read
+// Catalog parses the file as the Lambda functions do: no `${VAR}` has a value, and nothing is read
 // from a folder. Errors: those of serversfile.Parse.
 func (f File) Catalog() (*serversfile.File, error) {
 	c, _, err := serversfile.Parse(f.Text, filepath.Base(f.Name), func(string) (string, bool) { return "", false })
 	return c, err
 }
 
-// Check returns nil for a file that functions can serve as a whole. Errors: Invalid with the
-// first mistake, or with the first secret that stands in the file in the clear.
+// Check returns nil for a file that the Lambda functions can serve as a whole. Errors: Invalid with
+// the first mistake, or with the first secret that stands in the file in the clear.
 func (f File) Check() error {
 	c, err := f.Catalog()
 	if err != nil {

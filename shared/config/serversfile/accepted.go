@@ -9,7 +9,7 @@ import (
 )
 
 // accepted is the JSON form of a File. The process that reads the servers file passes it to the
-// functions.
+// Lambda functions.
 type accepted struct {
 	Version  int                   `json:"version"`
 	Servers  []marshaled           `json:"servers"`

@@ -29,8 +29,8 @@ const HostPathAuto = "auto"
 // Box is the section x-dormouse.box of a server: the surroundings of its processes. A Box holds
 // no secrets: the values of its env are in Server.Env.
 type Box struct {
-	// Image is the container image of the box. On one machine only a server that is started
-	// by "docker run" or sealed has one.
+	// Image is the container image of the box. On one machine only a server has one that
+	// is started by "docker run", or for which Sealed is set.
 	Image string `json:"image,omitempty"`
 	// Sealed says that the server must run in a kernel of its own, or not at all.
 	Sealed bool `json:"sealed,omitempty"`

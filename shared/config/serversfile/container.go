@@ -57,7 +57,8 @@ func (s Server) Sealable() (c Container, ok bool, err error) {
 	return Container{Image: s.Box.Image, Entrypoint: s.Command, Args: s.Args, Env: s.Env}, true, nil
 }
 
-// container also returns the first option that a box on AWS cannot follow, "" for none.
+// container is like Container, but also returns the first option that a box on AWS does not
+// support, "" for none.
 func (s Server) container() (c Container, here string, ok bool, err error) {
 	if !slices.Contains(engines(), filepath.Base(s.Command)) || len(s.Args) == 0 || s.Args[0] != "run" {
 		return c, "", false, nil

@@ -19,7 +19,7 @@ type reader struct {
 	warnings []remark
 	ignored  []remark        // keys that have no effect
 	envFiles []string        // that servers name as envFile
-	access   node            // x-dormouse.access, with its variables
+	access   node            // x-dormouse.access, with its variables expanded
 	root     node            // the whole file
 	byName   map[string]node // servers by name
 	guests   bool            // servers without a profile become guests; see [Box.Guest]

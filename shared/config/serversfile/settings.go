@@ -20,7 +20,7 @@ type setting struct {
 	// def is the default as JSON, "" for none. Text in parentheses is only shown on the page, and
 	// sets no value.
 	def  string
-	text string // for the page; a key without text is not on the page
+	text string // description on the page; a key without one is left out
 }
 
 // kind says how the value of a setting is read.
