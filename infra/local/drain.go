@@ -129,7 +129,7 @@ func haltAwake(ctx context.Context, m *machine, told map[string]bool) {
 		if err != nil || b.State != storage.Awake {
 			continue
 		}
-		if _, err := halt(ctx, b.ID, "", frame.ByEnd, drainWithin); err != nil {
+		if _, err := halt(ctx, b.ID, frame.Halt{By: "the end of dormouse run", In: drainWithin.Milliseconds(), Keep: true}); err != nil {
 			m.log.Warn("a box could not be told that the machine ends", "box", t.Box, "error", err)
 			continue
 		}

@@ -45,12 +45,12 @@ func (m *machine) here(o *api.Options) {
 		return billOf(b, since), err
 	}
 	if halt := o.Halt; halt != nil {
-		o.Halt = func(ctx context.Context, box storage.BoxID, of storage.ID, by string, within time.Duration) (up bool, err error) {
-			up, err = halt(ctx, box, of, by, within)
-			if by == frame.ByEnd {
+		o.Halt = func(ctx context.Context, box storage.BoxID, h frame.Halt) (up bool, err error) {
+			up, err = halt(ctx, box, h)
+			if h.Keep {
 				return up, err
 			}
-			forgot, failed := memory.Forget(snapshot.NewFolder(m.snapshots()), string(box), string(of))
+			forgot, failed := memory.Forget(snapshot.NewFolder(m.snapshots()), string(box), string(h.Session))
 			return up || forgot, errors.Join(err, failed)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -166,7 +167,7 @@ func (in *inprocess) prepare(ctx context.Context, server string, one *preparatio
 // sleep ends the process that prepare has started, unless a client uses it. While a process runs,
 // clients get stored lists only of a server that announces changes of them.
 func (in *inprocess) sleep(ctx context.Context, box storage.BoxID) {
-	if _, err := in.m.functions.Operators().Halt(ctx, box, "", "the end of its preparation", drainWithin); err != nil && ctx.Err() == nil {
+	if _, err := in.m.functions.Operators().Halt(ctx, box, frame.Halt{By: "the end of its preparation", In: drainWithin.Milliseconds()}); err != nil && ctx.Err() == nil {
 		in.m.log.Warn("the process of a preparation is not told to end", "box", string(box), "error", err)
 		return
 	}

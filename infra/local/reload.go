@@ -124,7 +124,7 @@ func (r *reloader) halt(servers []string, by string) {
 	due, err := r.m.functions.Records().Due(r.ctx)
 	for _, id := range due {
 		if _, server := id.Parts(); slices.Contains(servers, server) {
-			_, halted := r.m.functions.Operators().Halt(r.ctx, id, "", by, drainWithin)
+			_, halted := r.m.functions.Operators().Halt(r.ctx, id, frame.Halt{By: by, In: drainWithin.Milliseconds()})
 			err = errors.Join(err, halted)
 		}
 	}

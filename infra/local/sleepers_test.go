@@ -68,7 +68,7 @@ func TestWhatAnOperatorEndsInASleepingBoxKeepsNoMemory(t *testing.T) {
 		slices.Sort(step.left)
 		commontest.EqualIn(t, "memory after "+step.path, strings.Join(step.left, " "), strings.Join(left, " "))
 	}
-	_, err = m.functions.Operators().Halt(t.Context(), storage.BoxFor("local", "other"), "", frame.ByEnd, 0)
+	_, err = m.functions.Operators().Halt(t.Context(), storage.BoxFor("local", "other"), frame.Halt{Keep: true})
 	commontest.OK(t, err)
 	commontest.EqualIn(t, "memory after the end of dormouse run", 1, len(memory.Sleepers(folder)))
 }

@@ -180,9 +180,9 @@ func (b *adapter) Deliver(d runner.Delivery) {
 }
 
 // Halt implements runner.Executor.
-func (b *adapter) Halt(s storage.ID, by string, within time.Duration) {
-	b.log.Info("stopped by an operator", "session_id", s, "by", by, "within_ms", within.Milliseconds())
-	b.Box.Halt(s, by, within)
+func (b *adapter) Halt(h frame.Halt) {
+	b.log.Info("stopped by an operator", "session_id", h.Session, "by", h.By, "within_ms", h.Within().Milliseconds())
+	b.Box.Halt(h)
 }
 
 // IdleSince implements runner.Executor.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -304,7 +305,7 @@ func TestLogTellsTheLifeOfAProcess(t *testing.T) {
 	const began = `^--- \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z process \d+ of session s started\n`
 	for want, end := range map[string]func(r *rig){
 		`out of cheese\n--- .* process \d+ exited with code 3\n$`:                                      func(r *rig) { r.call("2", "die", "0") },
-		`--- .* process \d+ (exited with code 0|was killed by SIG[A-Z]+); Dormouse ended it: .*ada\n$`: func(r *rig) { r.Halt("", "ada", 0) },
+		`--- .* process \d+ (exited with code 0|was killed by SIG[A-Z]+); Dormouse ended it: .*ada\n$`: func(r *rig) { r.Halt(frame.Halt{By: "ada"}) },
 	} {
 		t.Run(want, func(t *testing.T) {
 			kept := &page{}

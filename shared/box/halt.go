@@ -4,32 +4,30 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
-	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Halt stops processes for an operator; their sessions stay. It stops the process of one session,
-// or all processes if session is "".
+// Halt stops processes; their sessions stay.
 //
-// Calls that are still in flight after timeout end with an error of phase box_unavailable, which
-// gives the operator's name to the client. If the session shares its process, the process goes on,
-// and only the calls of that session end.
-func (b *Box) Halt(session storage.ID, operator string, timeout time.Duration) {
+// Calls that are still in flight after h.Within end with an error of phase box_unavailable, which
+// gives h.By to the client. If the session shares its process, the process goes on, and only the
+// calls of that session end.
+func (b *Box) Halt(h frame.Halt) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	why := b.interrupted("it was stopped by " + operator)
+	timeout, why := h.Within(), b.interrupted("it was stopped by "+h.By)
 	drain := func(g *group) {
 		for _, p := range g.live {
-			p.nap.discard = p.nap.discard || operator != frame.ByEnd // an operator who stops a process wants a fresh one, not the old memory
+			p.nap.discard = p.nap.discard || !h.Keep
 		}
 		g.drain(why, timeout)
 	}
-	if session == "" {
+	if h.Session == "" {
 		for _, g := range b.groups {
 			drain(g)
 		}
 		return
 	}
-	s := b.sessions[string(session)]
+	s := b.sessions[string(h.Session)]
 	switch {
 	case s == nil:
 	case !b.server.Scope.wide():

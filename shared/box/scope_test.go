@@ -15,6 +15,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -373,7 +374,7 @@ func TestAServerThatReadsAFileIsNotStartedAnew(t *testing.T) {
 	info, err := os.Stat(file)
 	commontest.OK(t, err)
 	commontest.EqualIn(t, "mode", 0o600, info.Mode().Perm())
-	r.Halt("ada/1", "ada", 0)
+	r.Halt(frame.Halt{Session: "ada/1", By: "ada"})
 	commontest.EqualIn(t, "the snapshot has no secrets", true, errors.Is(<-saved, fs.ErrNotExist))
 }
 

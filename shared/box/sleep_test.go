@@ -271,13 +271,13 @@ func TestACallThatWaitsEndsWithItsMemory(t *testing.T) {
 
 // An operator who stops a process wants a fresh one. At the end of dormouse run, it sleeps.
 func TestAProcessThatAnOperatorStopsKeepsNoMemory(t *testing.T) {
-	for by, kept := range map[string]int{"ada": 0, frame.ByEnd: 1} {
+	for keep, kept := range map[bool]int{false: 0, true: 1} {
 		a := newAsleep(t)
 		r := a.box(func(s *Server) { s.Idle = time.Hour })
 		r.counted(r.call("1", "count", `{}`))
-		r.Halt("", by, time.Minute)
+		r.Halt(frame.Halt{In: time.Minute.Milliseconds(), Keep: keep})
 		r.nowKept(a, kept)
-		commontest.EqualIn(t, by, 1+kept, r.counted(r.call("2", "count", `{}`)).Count)
+		commontest.EqualIn(t, "calls in memory", 1+kept, r.counted(r.call("2", "count", `{}`)).Count)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -155,7 +156,7 @@ func TestACallThatNeverReachedItsProcessEndsWithIt(t *testing.T) {
 	r.hurry()
 	waits := r.call("1", "echo", "0")
 	r.state(t, Started)
-	r.Halt("s", "ada", 0)
+	r.Halt(frame.Halt{Session: "s", By: "ada"})
 	want := `server "fake": it was stopped by ada; the call was not executed, send it again`
 	commontest.EqualIn(t, "code", wire.CodeInternal, r.fails(waits, "", want).Code)
 	r.state(t, Stopped)
@@ -182,7 +183,7 @@ func TestHaltNowEndsAHangingCallAndTheNextOneWorks(t *testing.T) {
 	first := r.result(r.call("1", "pid", "0"))
 	for _, session := range []storage.ID{"s", ""} { // of the session, and of the box
 		hang := r.call("2", "hang", "0")
-		r.Halt(session, "ada", 0)
+		r.Halt(frame.Halt{Session: session, By: "ada"})
 		if f := r.failure(hang); f.ID != "2" || f.Message != stoppedByAda || f.Code != wire.CodeOutcomeUnknown || f.Phase != PhaseBoxUnavailable {
 			t.Errorf("the call %s ended with %q, code %d, %+v", f.ID, f.Message, f.Code, f)
 		}
@@ -199,8 +200,8 @@ func TestHaltLetsCallsInFlightEnd(t *testing.T) {
 	first := r.result(r.call("1", "pid", "0"))
 	d := r.call("2", "ask", `"e"`)
 	q, _ := wire.String(wire.Lookup(r.event(t, d).Raw, "id"))
-	r.Halt("nobody", "ada", 0) // is not here
-	r.Halt("s", "ada", patience)
+	r.Halt(frame.Halt{Session: "nobody", By: "ada"}) // is not here
+	r.Halt(frame.Halt{Session: "s", By: "ada", In: patience.Milliseconds()})
 	next := r.call("3", "pid", "0")
 	r.Answer("s", q, []byte(`{"jsonrpc":"2.0","id":"`+q+`","result":{}}`))
 	r.result(d)
@@ -214,9 +215,9 @@ func TestTheHaltThatGivesLessTimeCounts(t *testing.T) {
 	r := newRig(t, "normal")
 	hang := r.call("1", "hang", "0")
 	r.state(t, Ready)
-	r.Halt("s", "ada", time.Hour)
-	r.Halt("", "bob", 50*time.Millisecond)
-	r.Halt("s", "cid", time.Hour)
+	r.Halt(frame.Halt{Session: "s", By: "ada", In: time.Hour.Milliseconds()})
+	r.Halt(frame.Halt{By: "bob", In: 50})
+	r.Halt(frame.Halt{Session: "s", By: "cid", In: time.Hour.Milliseconds()})
 	r.fails(hang, "", "stopped by bob")
 }
 
@@ -227,7 +228,7 @@ func TestHaltOfAProcessThatRefusesItsProtocolLosesNoCall(t *testing.T) {
 	r.hurry()
 	d := r.ask("s", "d1", wire.MethodToolsCall, `"name":"echo",`)
 	r.state(t, Started)
-	r.Halt("s", "ada", patience)
+	r.Halt(frame.Halt{Session: "s", By: "ada", In: patience.Milliseconds()})
 	r.result(d)
 }
 
@@ -236,7 +237,7 @@ func TestHaltOfASessionThatSharesItsProcessEndsItsCallsOnly(t *testing.T) {
 	before := c.result(c.callAs("ann/1", "1", "pid", "0"))
 	hang := c.callAs("ann/1", "2", "hang", "0")
 	others := c.callAs("bob/1", "1", "answer at eof", "0")
-	c.Halt("ann/1", "ada", 0)
+	c.Halt(frame.Halt{Session: "ann/1", By: "ada"})
 	commontest.EqualIn(t, "message", stoppedByAda, c.failure(hang).Message)
 	c.none(t, others)
 	commontest.EqualIn(t, "the shared process was stopped", string(before), string(c.result(c.callAs("ann/1", "3", "pid", "0"))))

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
@@ -122,15 +121,12 @@ func optionsOf(f *wiring.Function, b *native.Backend, clients storage.Clients, c
 // an API key with the role viewer, auditor or operator, or have signed in to the console. The API
 // shows only what is in the store. It acts on sessions and native servers through b.
 func Operators(f *wiring.Function, b *native.Backend) api.Options {
-	relay := relayserver.NewBackend(f.Relay)
 	return api.Options{
 		Info: api.Info{Place: api.PlaceStack, SignIn: signIn(f)}, Store: f.Store, Servers: func() *serversfile.File { return f.Servers },
 		Caller: api.Holders(apikey.NewKeys(f.Store), f.Users),
 		Acts: api.Acts{
 			End: sessions.New(f.Store, b, f.Limits).Terminate, Give: sessions.New(f.Store, b, f.Limits).Give,
-			Halt: func(ctx context.Context, box storage.BoxID, of storage.ID, by string, within time.Duration) (bool, error) {
-				return relay.Halt(ctx, box, relayserver.Halt{Session: of, By: by, Within: within})
-			},
+			Halt: relayserver.NewBackend(f.Relay).Halt,
 			Forget: func(ctx context.Context, tenant string, s serversfile.Server) error {
 				return sessions.Forget(ctx, f.Store, tenant, s.Name, s.RecordDigest())
 			},

@@ -238,7 +238,7 @@ func (c *counted) Questions() map[storage.ID][]string {
 
 // A client of this world stops nothing, and cancels nothing.
 func (*counted) CloseStream(storage.ID, storage.StreamID) {}
-func (*counted) Halt(storage.ID, string, time.Duration)   {}
+func (*counted) Halt(frame.Halt)                          {}
 func (*counted) StopSession(storage.ID)                   {}
 
 // lists reports what a fresh process of a session lists.

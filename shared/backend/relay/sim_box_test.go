@@ -357,7 +357,7 @@ func (x *simBox) known() []storage.ID {
 }
 
 // Halt implements Executor. Nobody stops processes in these worlds.
-func (*simBox) Halt(storage.ID, string, time.Duration) {}
+func (*simBox) Halt(frame.Halt) {}
 
 func (x *simBox) StopSession(s storage.ID) {
 	for _, c := range x.inFlight(s) {

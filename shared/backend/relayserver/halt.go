@@ -9,13 +9,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Halt describes what an operator stops. The sessions stay.
-type Halt struct {
-	Session storage.ID    // "": all processes of the box
-	By      string        // who stops it, in words for clients
-	Within  time.Duration // how long calls in flight may go on; after that they end with an error that names By
-}
-
 // Halt tries haltTries times, with pauses of haltAgain: a runner may be between two connections.
 const (
 	haltAgain = 200 * time.Millisecond
@@ -28,7 +21,7 @@ const (
 // the processes have ended.
 //
 // Errors: Unavailable; the processes may have been stopped or not.
-func (k *Backend) Halt(ctx context.Context, id storage.BoxID, h Halt) (up bool, err error) {
+func (k *Backend) Halt(ctx context.Context, id storage.BoxID, h frame.Halt) (up bool, err error) {
 	for range haltTries {
 		b, err := k.Store.Box(ctx, id)
 		if err != nil {
@@ -40,7 +33,7 @@ func (k *Backend) Halt(ctx context.Context, id storage.BoxID, h Halt) (up bool, 
 		case storage.Starting:
 			err = k.haltStart(ctx, b, h)
 		case storage.Awake:
-			err = k.post(ctx, b.Conn, frame.Halt{Session: h.Session, By: h.By, In: h.Within.Milliseconds()})
+			err = k.post(ctx, b.Conn, h)
 		}
 		if !errors.Is(err, storage.Closed) && !errors.Is(err, storage.Conflict) {
 			return err == nil, err
@@ -54,7 +47,7 @@ func (k *Backend) Halt(ctx context.Context, id storage.BoxID, h Halt) (up bool, 
 
 // haltStart is Halt for a box that is starting. A runner whose start was given up learns at
 // its hello that its generation is over.
-func (k *Backend) haltStart(ctx context.Context, b storage.Box, h Halt) error {
+func (k *Backend) haltStart(ctx context.Context, b storage.Box, h frame.Halt) error {
 	why := advised(storage.Failure{Phase: phaseUnavailable, At: time.Now()}, "the server was stopped by "+h.By+" while it started", "the request was not executed")
 	if h.Session == "" {
 		b.Failure = why

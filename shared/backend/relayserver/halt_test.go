@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -37,7 +36,7 @@ func TestAHaltReachesTheBoxOrEndsWhatWaitsForIt(t *testing.T) {
 				streams[i] = a.stream
 				a.waitsIn(id)
 			}
-			up, err := a.backend().Halt(t.Context(), asylumBox, relayserver.Halt{Session: tt.session, By: "ada", Within: 30 * time.Second})
+			up, err := a.backend().Halt(t.Context(), asylumBox, frame.Halt{Session: tt.session, By: "ada", In: 30_000})
 			commontest.EqualIn(t, "error", tt.code, storage.CodeOf(err))
 			commontest.EqualIn(t, "up", tt.up, up)
 			told := a.posted(frame.TypeHalt)

@@ -221,7 +221,7 @@ func (in *Inside) post(id storage.BoxID, f frame.Frame) error {
 	case frame.Stop:
 		l.do(func(e frame.Executor) { e.StopSession(f.Session) })
 	case frame.Halt:
-		l.do(func(e frame.Executor) { e.Halt(f.Session, f.By, time.Duration(f.In)*time.Millisecond) })
+		l.do(func(e frame.Executor) { e.Halt(f) })
 		if f.Session == "" {
 			l.hurry()
 		}

@@ -458,8 +458,8 @@ func (x *recordingBox) CloseStream(s storage.ID, stream storage.StreamID) {
 	x.note("close %s %s", s, stream)
 }
 
-func (x *recordingBox) Halt(s storage.ID, by string, within time.Duration) {
-	x.note("halt %s %s %s", s, by, within)
+func (x *recordingBox) Halt(h frame.Halt) {
+	x.note("halt %s %s %s %t", h.Session, h.By, h.Within(), h.Keep)
 }
 
 func (x *recordingBox) StopSession(s storage.ID) { x.note("stop %s", s) }

@@ -135,16 +135,12 @@ func (l *life) toExecutor(f frame.Frame) {
 	case frame.Stop:
 		l.executing.call(func(e Executor) { e.StopSession(f.Session) })
 	case frame.Halt:
-		within := time.Duration(min(max(f.In, 0), maxHalt.Milliseconds())) * time.Millisecond
-		l.executing.call(func(e Executor) { e.Halt(f.Session, f.By, within) })
+		l.executing.call(func(e Executor) { e.Halt(f) })
 		if f.Session == "" {
 			l.sleep.hurry()
 		}
 	}
 }
-
-// maxHalt is the longest time that a [frame.Halt] may leave to calls in flight.
-const maxHalt = time.Hour
 
 // These limit for how long deliveries and outboxes are kept after their end.
 const (

@@ -147,11 +147,11 @@ func TestADrainingRunnerBeginsNoCallAndGivesItBack(t *testing.T) {
 func TestHaltOfASessionReachesTheBoxAndOneOfAllHasItSleepSoon(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.box.idleFrom(time.Now())
-		b.send(frametest.Frame{Type: frame.TypeHalt, Session: "s1", By: "ada", In: 30_000})
-		commontest.SameIn(t, "the box was told", []string{"halt s1 ada 30s"}, b.box.told())
+		b.send(frametest.Frame{Type: frame.TypeHalt, Session: "s1", By: "ada", In: 30_000, Keep: true})
+		commontest.SameIn(t, "the box was told", []string{"halt s1 ada 30s true"}, b.box.told())
 		b.pass(time.Minute)
 		b.send(frametest.Frame{Type: frame.TypeHalt, By: "ada"})
-		commontest.SameIn(t, "the box was told", []string{"halt  ada 0s"}, b.box.told())
+		commontest.SameIn(t, "the box was told", []string{"halt  ada 0s false"}, b.box.told())
 		b.soon(frame.TypeBye, 2*time.Second)
 	})
 }

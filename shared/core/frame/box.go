@@ -30,10 +30,8 @@ type Executor interface {
 	CloseStream(s storage.ID, stream storage.StreamID)
 	// StopSession says that the client has ended a session. The box stops its process.
 	StopSession(s storage.ID)
-	// Halt stops the process of a session, or all processes if s is "", because an operator asked for
-	// it. The argument by is the operator's name. The argument within is how long calls in flight may go
-	// on. The sessions do not end.
-	Halt(s storage.ID, by string, within time.Duration)
+	// Halt stops processes. The sessions do not end.
+	Halt(h Halt)
 	// Questions returns the client-visible ids of the open questions, by session.
 	Questions() map[storage.ID][]string
 	// IdleSince returns the time of the last activity in the box. ok is true only if no request is in

@@ -1,6 +1,8 @@
 package frame
 
 import (
+	"time"
+
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -262,17 +264,18 @@ type Stop struct {
 	Session storage.ID `json:"session,omitempty"`
 }
 
-// Halt stops the process of a session, or all processes of the box, because an operator asked for it.
-// The sessions do not end.
+// Halt stops the process of a session, or all processes of the box. The sessions do not end.
 type Halt struct {
 	Session storage.ID `json:"session,omitempty"` // "": all sessions of the box
-	By      string     `json:"by"`                // the operator's name, for texts that clients get
+	By      string     `json:"by"`                // the operator's name, or the reason, for texts that clients get
 	In      int64      `json:"in,omitempty"`      // milliseconds that calls in flight may take to end
+	Keep    bool       `json:"keep,omitempty"`    // the next process may go on with the memory of this one; else it starts afresh
 }
 
-// ByEnd is the By of a Halt at the end of dormouse run. This Halt keeps the stored memory of a process,
-// and an operator's Halt deletes it.
-const ByEnd = "the end of dormouse run"
+// Within is how long calls in flight may take to end, an hour at most.
+func (h Halt) Within() time.Duration {
+	return time.Duration(min(max(h.In, 0), time.Hour.Milliseconds())) * time.Millisecond
+}
 
 // Yield asks the box to end the process that has been idle longest, if it has been idle for
 // [YieldAfter]. After a Yield, the box sleeps as soon as it has been without work for

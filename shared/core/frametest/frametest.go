@@ -72,8 +72,9 @@ type Frame struct {
 	Secrets map[string]storage.Secret `json:"secrets,omitempty"` // on a deliver
 
 	Question string `json:"question,omitempty"`
-	In       int64  `json:"in,omitempty"` // on a halt or a drain: milliseconds
-	By       string `json:"by,omitempty"` // on a halt: the operator's name
+	In       int64  `json:"in,omitempty"`   // on a halt or a drain: milliseconds
+	By       string `json:"by,omitempty"`   // on a halt: the operator's name, or the reason
+	Keep     bool   `json:"keep,omitempty"` // on a halt: the next process may go on with the memory
 
 	// The fields of [frame.Status].
 	Process string `json:"process,omitempty"`

@@ -17,6 +17,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/held"
 	"github.com/dormouse-mcp/dormouse/shared/config/override"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -130,9 +131,9 @@ type Acts struct {
 	// that now belong to the other principal; see sessions.Manager.Give.
 	Give func(ctx context.Context, id storage.ID, principal string) ([]storage.Session, error)
 	// Halt stops processes of a box; see relayserver.Backend.Halt.
-	Halt func(ctx context.Context, box storage.BoxID, of storage.ID, by string, within time.Duration) (up bool, err error)
+	Halt func(ctx context.Context, box storage.BoxID, h frame.Halt) (up bool, err error)
 	// Remembered lists the boxes that keep the memory of a sleeping process. Halt deletes that
-	// memory. nil: no box keeps any.
+	// memory, unless it has Keep. nil: no box keeps any.
 	Remembered func() []storage.BoxID
 	// Forget deletes a server's stored answers to initialize and to lists, for a tenant. nil: they
 	// stay.

@@ -16,6 +16,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/override"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
@@ -59,8 +60,8 @@ func newPlace(t *testing.T, change ...func(*api.Options)) *place {
 				s, err := p.change(ctx, id, func(s *storage.Session) { s.Principal = principal })
 				return []storage.Session{s}, err
 			},
-			Halt: func(_ context.Context, box storage.BoxID, of storage.ID, by string, within time.Duration) (bool, error) {
-				p.halted = append(p.halted, strings.Join([]string{string(box), string(of), by, within.String()}, " "))
+			Halt: func(_ context.Context, box storage.BoxID, h frame.Halt) (bool, error) {
+				p.halted = append(p.halted, strings.Join([]string{string(box), string(h.Session), h.By, h.Within().String()}, " "))
 				return true, nil
 			},
 		},
@@ -281,8 +282,8 @@ func TestAnErrorLeavesNoGivenSessionItsProcess(t *testing.T) {
 			given = append(given, storage.Session{ID: "member", Server: "one", Tenant: "acme"})
 			return given, storage.Errorf(storage.Unavailable, "the store is away")
 		}
-		o.Halt = func(ctx context.Context, box storage.BoxID, of storage.ID, by string, within time.Duration) (bool, error) {
-			_, _ = halt(ctx, box, of, by, within)
+		o.Halt = func(ctx context.Context, box storage.BoxID, h frame.Halt) (bool, error) {
+			_, _ = halt(ctx, box, h)
 			return false, storage.Errorf(storage.Unavailable, "the box is away")
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -153,7 +154,7 @@ func (x *exchange) giveSession() (any, error) {
 	given, failed := x.h.Give(x.r.Context(), s.ID, to.Principal)
 	for _, g := range given { // also after an error: these sessions belong to the new principal
 		// The caller may disconnect before all boxes are told, so do not use its context.
-		_, err := x.h.Halt(context.WithoutCancel(x.r.Context()), g.Box(), g.ID, x.caller.Principal, 0)
+		_, err := x.h.Halt(context.WithoutCancel(x.r.Context()), g.Box(), frame.Halt{Session: g.ID, By: x.caller.Principal})
 		failed = cmp.Or(failed, err)
 	}
 	if failed != nil {
@@ -167,15 +168,15 @@ const grace = 30 * time.Second
 
 // stop stops the processes of boxes, or of one session.
 func (x *exchange) stop(order Stop, boxes []storage.BoxID, of storage.ID) (told Stopped, err error) {
-	within := grace
+	h := frame.Halt{Session: of, By: x.caller.Principal, In: grace.Milliseconds()}
 	if order.Now {
-		within = 0
+		h.In = 0
 	}
 	told.Boxes = []string{}
 	var errs []error
 	for _, b := range boxes {
 		// The caller may disconnect before all boxes are told, so do not use its context.
-		up, err := x.h.Halt(context.WithoutCancel(x.r.Context()), b, of, x.caller.Principal, within)
+		up, err := x.h.Halt(context.WithoutCancel(x.r.Context()), b, h)
 		if up {
 			told.Boxes = append(told.Boxes, string(b))
 		}
