@@ -96,8 +96,8 @@ func (g *Group) index(ctx context.Context, kind string, s storage.Session, wakes
 	return x, nil
 }
 
-// confirm drops the index of a kind if it differs from list, which the client gets now. [Kept.Watch] sees
-// only the changes of lists that are in handshake records.
+// confirm drops the index of a kind if it lacks an entry of list, which the client gets now. [Kept.Watch]
+// sees only the changes of lists that are in handshake records.
 func (g *Group) confirm(kind string, s storage.Session, list []group.Entry) {
 	if g.Kept == nil {
 		return

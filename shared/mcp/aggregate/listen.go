@@ -216,7 +216,7 @@ func (l *listening) take(ctx context.Context, h heard) (events []sessions.Event,
 }
 
 // part opens the standalone stream of a member. It returns nil if the session with the member
-// has ended.
+// has ended or has no such stream.
 func (l *listening) part(ctx context.Context, c sessions.Caller, place string) (*part, error) {
 	s, err := l.g.Host.At(c).Listen(ctx, sessions.MemberID(l.id, c.Server.Name), place, l.until)
 	switch code := storage.CodeOf(err); {

@@ -183,7 +183,7 @@ const (
 	longestMeant = 128 // bytes of a name that somebody may have mistyped
 )
 
-// meant proposes tools or prompts in place of a name that is not in x: all that have this name at
+// meant proposes tools or prompts in place of a name that is not in x: those that have this name at
 // their member, before the group adds a prefix. If no tool or prompt has the name, meant proposes
 // the one whose name in the group is the most similar. It returns "" for none.
 func meant(t group.Target, x *index) string {

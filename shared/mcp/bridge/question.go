@@ -55,8 +55,8 @@ func (q question) needs() (path []string, ok bool) {
 	}
 }
 
-// declared reports whether a client's capabilities have the capability at path. "elicitation": {}
-// also declares elicitation.form.
+// declared reports whether a client's capabilities have the capability at path. An elicitation
+// without url also declares elicitation.form.
 func declared(capabilities json.RawMessage, path []string) bool {
 	if isObject(wire.Lookup(capabilities, path...)) {
 		return true

@@ -89,8 +89,8 @@ func owe(s *storage.Session, c storage.Cursor) bool {
 }
 
 // doubt is called for a batch that is in the log already. If sure is true, no other instance can
-// be posting the batch directly. If sure is false and the cursor of the stream has no time in
-// Since, doubt sets Since to the present time, and noted is true.
+// be posting the batch. noted is true if doubt has set Since in the cursor of the stream, which
+// may be a new cursor, to the present time.
 func doubt(s *storage.Session, b storage.Batch) (sure, noted bool) {
 	c := cursorOf(s, b.Stream)
 	now := time.Now()

@@ -62,9 +62,8 @@ func (h *Manager) Greet(ctx context.Context, c Caller, id storage.ID, m wire.Mes
 	return u.session, h.readyCall(wire.ResultResponse(m.ID, result)), nil
 }
 
-// Session returns the group's session with this id, and makes it Ready.
-// If a WebSocket message has arrived before the session's initialize, Session waits for the
-// initialize, as [Manager.Accept] does.
+// Session returns the group's session with this id, and makes it Ready. If a WebSocket message has
+// arrived before the session's initialize, Session waits for the initialize, as [Manager.Accept] does.
 //
 // Errors: NotFound, Invalid (it is not initialized), Unavailable.
 func (h *Manager) Session(ctx context.Context, of Caller, id storage.ID) (storage.Session, error) {

@@ -287,8 +287,8 @@ func (o Publisher) appendOut(ctx context.Context, b storage.Batch) error {
 }
 
 // End appends the end of a request in place of the box that should have ended it. Unlike Append,
-// End must not be called again after an error. End first records that the client has not got the
-// event. If the instance dies before the push, [Publisher.Ended] continues.
+// End must not be called again after an error. Before it pushes the end, End records that the client
+// has not got it. If the instance dies before the push, [Publisher.Ended] continues.
 //
 // Errors: Conflict (nothing was written), Unavailable.
 func (o Publisher) End(ctx context.Context, a storage.Address, b storage.Batch) error {

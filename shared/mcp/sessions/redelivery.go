@@ -180,8 +180,8 @@ func (p *redelivery) push1(ctx context.Context, e storage.Event, id storage.Even
 		}
 		if time.Since(conn.Expires.Add(-connectionLife)) > comingUp {
 			p.drop(conn.ID)
-		} else if err := storage.Rest(ctx, pushRetry); err != nil {
-			return false, err // the connection may not be ready yet
+		} else if err := storage.Rest(ctx, pushRetry); err != nil { // the connection may not be ready yet
+			return false, err
 		}
 	}
 }
