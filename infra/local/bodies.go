@@ -93,7 +93,7 @@ func (k *keptBodies) prune(ctx context.Context) {
 	for {
 		if files, err := k.files(); err == nil && len(files) > 0 {
 			k.mu.Lock()
-			_ = k.turn(time.Now()) // on an error, the next hour tries again
+			_ = k.turn(time.Now()) // after an error, prune tries again in an hour
 			k.mu.Unlock()
 		}
 		select {

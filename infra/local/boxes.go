@@ -163,7 +163,7 @@ type neighbour struct {
 // Idlest implements [guard.Sleeper]. The box counts as idle since its last message.
 func (n *neighbour) Idlest() (since time.Time, stop func() <-chan struct{}, ok bool) {
 	return time.Unix(0, n.heard.Load()), func() <-chan struct{} {
-		n.heard.Store(time.Now().UnixNano()) // counts as a message, so that the box is not asked again at once
+		n.heard.Store(time.Now().UnixNano()) // so that the box is not asked again at once
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -183,7 +183,7 @@ func (m *machine) arrived(t fleet.Status) {
 	n.heard.Store(time.Now().UnixNano())
 	n.leave = m.memory.Join(n)
 	if before, ok := m.neighbours.Swap(n.box, n); ok {
-		before.(*neighbour).leave() //nolint:forcetypeassert // only arrived stores values, and they have this type
+		before.(*neighbour).leave() //nolint:forcetypeassert // the method arrived stores only this type
 	}
 }
 

@@ -36,7 +36,7 @@ func signInOf(m *machine) (name, endpoint string) {
 		return "", ""
 	}
 	s, err := m.tokens(m.servers.Load())
-	if err != nil { // Serve has accepted the same file, so this does not happen
+	if err != nil { // does not happen: the machine serves this file, so it was checked
 		return "", ""
 	}
 	return s.SignIn()

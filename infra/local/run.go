@@ -223,7 +223,7 @@ func (m *machine) stop(ctx context.Context) {
 			m.log.Warn("not everything ended in time", "error", err)
 		}
 	}
-	if m.socket != nil { // otherwise the ledger may not be open
+	if m.socket != nil { // m.socket is set after the ledger was opened
 		m.ledger.Close()
 	}
 	if err := m.history.Close(); err != nil {

@@ -319,7 +319,7 @@ func unpack(folder string, r io.Reader) (s Summary, err error) {
 		head, err := in.Next()
 		if errors.Is(err, io.EOF) {
 			for _, f := range slices.Backward(folders) {
-				if err := os.Chmod(filepath.Join(folder, filepath.FromSlash(f.Name)), os.FileMode(f.Mode).Perm()); err != nil { //nolint:gosec // Perm bounds it
+				if err := os.Chmod(filepath.Join(folder, filepath.FromSlash(f.Name)), os.FileMode(f.Mode).Perm()); err != nil { //nolint:gosec // Perm keeps 9 bits only
 					return s, err
 				}
 			}
@@ -357,7 +357,7 @@ func unpack(folder string, r io.Reader) (s Summary, err error) {
 }
 
 func unpackFile(path string, head *tar.Header, in io.Reader) error {
-	out, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, os.FileMode(head.Mode).Perm()) //nolint:gosec // Perm bounds it
+	out, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, os.FileMode(head.Mode).Perm()) //nolint:gosec // Perm keeps 9 bits only
 	if err != nil {
 		return err
 	}

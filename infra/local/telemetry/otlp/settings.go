@@ -26,8 +26,8 @@ type Sampler struct {
 	Parent bool    // for a client's trace, the sampled flag in its traceparent decides
 }
 
-// Sampled reports whether spans are sent for a trace. The argument flags has those in the client's
-// traceparent, or "" without one.
+// Sampled reports whether spans are sent for a trace. The argument flags has the trace flags of
+// the client's traceparent header, in hexadecimal, or is "" without one.
 func (s Sampler) Sampled(trace TraceID, flags string) bool {
 	if s.Parent && flags != "" {
 		bits, _ := strconv.ParseUint(flags, 16, 8)
