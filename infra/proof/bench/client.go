@@ -112,7 +112,7 @@ func (streamEnded) Error() string { return "the stream ended without the answer"
 // afterwards, because a connection answers pings only while it is read. The caller closes the
 // connection.
 func openSocket(ctx context.Context, address, key string) (*websocket.Conn, error) {
-	conn, _, err := websocket.Dial(ctx, address, &websocket.DialOptions{ //nolint:bodyclose // there is none after the upgrade
+	conn, _, err := websocket.Dial(ctx, address, &websocket.DialOptions{ //nolint:bodyclose // after the upgrade there is no body
 		Subprotocols: []string{"mcp"}, HTTPHeader: http.Header{"Authorization": {"Bearer " + key}},
 	})
 	if err != nil {

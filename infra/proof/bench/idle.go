@@ -98,9 +98,9 @@ func (m *measurement) rest(ctx context.Context, e *endpoint) (usage, error) {
 
 // stored returns how many bytes the host has on disk.
 func (m *measurement) stored(e *endpoint) (sum int64) {
-	_ = filepath.WalkDir(e.data, func(_ string, d os.DirEntry, err error) error { // what vanishes meanwhile is not counted
+	_ = filepath.WalkDir(e.data, func(_ string, d os.DirEntry, err error) error {
 		if err != nil {
-			return nil //nolint:nilerr // as above
+			return nil //nolint:nilerr // a file that vanishes meanwhile is not counted
 		}
 		if info, err := d.Info(); err == nil && info.Mode().IsRegular() {
 			sum += info.Size()

@@ -70,7 +70,7 @@ func run(ctx context.Context, program, readme, out string) error {
 	return os.WriteFile(out, svg, 0o644) //nolint:gosec // everybody reads it
 }
 
-// commands returns the lines of the first block that runs, without their comments.
+// commands returns the commands of the page's first block after <!-- run -->, without comments.
 func commands(page string) (lines []string) {
 	_, block, _ := strings.Cut(page, "<!-- run -->\n```sh\n")
 	block, _, _ = strings.Cut(block, "\n```")

@@ -31,7 +31,7 @@ type pkg struct {
 // load returns the packages of the module in root, as go list sees them on this machine.
 // Packages for tests are not among them.
 func load(root string) ([]*pkg, error) {
-	cmd := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Dir,GoFiles,Imports,Export,Module", "./...") //nolint:noctx // the program ends with it
+	cmd := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Dir,GoFiles,Imports,Export,Module", "./...") //nolint:noctx // nobody cancels it
 	cmd.Dir, cmd.Stderr = root, os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
@@ -93,7 +93,7 @@ const notCounted = "not counted: variables that the template, or a program of ou
 func knobs(root string, packages []*pkg) (map[string][]string, error) {
 	var pages [4]string
 	for i, name := range []string{"template.yaml", "docs/servers-file.md", "docs/cli.md", "docs/environment.md"} {
-		text, err := os.ReadFile(filepath.Join(root, name)) //nolint:gosec // of the tree that the caller names
+		text, err := os.ReadFile(filepath.Join(root, name)) //nolint:gosec // a file of the tree that the caller names
 		if err != nil {
 			return nil, err
 		}

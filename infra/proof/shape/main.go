@@ -109,7 +109,7 @@ func linesOf(root string) (map[string]int, error) {
 		if !strings.HasSuffix(base, ".go") {
 			return nil
 		}
-		text, err := os.ReadFile(name) //nolint:gosec // of the tree that the caller names
+		text, err := os.ReadFile(name) //nolint:gosec // a file of the tree that the caller names
 		if err != nil {
 			return err
 		}

@@ -54,7 +54,7 @@ func serve(ctx context.Context, address string, options *mcp.StreamableHTTPOptio
 	mux := http.NewServeMux()
 	mux.Handle("/mcp", mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server() }, options))
 	s := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	context.AfterFunc(ctx, func() { _ = s.Close() }) // the process ends
+	context.AfterFunc(ctx, func() { _ = s.Close() }) // an error does not matter: the process ends
 	return s.Serve(listener)
 }
 

@@ -248,8 +248,7 @@ func checkRoots(ctx context.Context, s *session) error {
 	if s.modern {
 		return nil // nothing tells the server that the roots have changed
 	}
-	// The server asks again when it chooses, and does not announce that it has the new
-	// list.
+	// The server asks for the new list when it chooses, and does not announce that it has the list.
 	learnt, cancel := context.WithTimeout(ctx, checkTimeout/2)
 	defer cancel()
 	s.client.AddRoots(&mcp.Root{URI: "file:///srv/three", Name: "three"})

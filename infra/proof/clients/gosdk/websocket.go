@@ -28,7 +28,7 @@ type webSocket struct {
 
 // Connect dials. ctx bounds the handshake only.
 func (t *webSocket) Connect(ctx context.Context) (mcp.Connection, error) {
-	conn, _, err := websocket.Dial(ctx, t.url, &websocket.DialOptions{Subprotocols: []string{subprotocol}}) //nolint:bodyclose // Dial says that it never needs to be
+	conn, _, err := websocket.Dial(ctx, t.url, &websocket.DialOptions{Subprotocols: []string{subprotocol}}) //nolint:bodyclose // the documentation of Dial says that the body need not be closed
 	if err != nil {
 		return nil, err
 	}
