@@ -228,7 +228,7 @@ func (r *serverReader) profile(m member, timed bool) profile {
 	case !timed:
 		r.server.ToolTimeout = p.tool
 	case slices.Contains(p.locked, "tool_timeout_sec") && r.server.ToolTimeout != p.tool:
-		// The other locked keys are in x-dormouse.box, and box checks them.
+		// The method box checks the other locked keys, which are all in x-dormouse.box.
 		r.locked(m.at, "tool_timeout_sec", m.value.text)
 	}
 	return p
