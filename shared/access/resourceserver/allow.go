@@ -11,8 +11,13 @@ import (
 type Rule = policy.Rule
 
 // Admit checks whether a caller with these claims may use a server, or one of the servers of
-// a group, or the console. Errors: Forbidden.
+// a group, or the console. Errors: Forbidden, which names the caller, as [storage.NameRefused]
+// does.
 func (s Settings) Admit(server string, claims map[string]any) error {
+	return storage.NameRefused(s.admit(server, claims), s.named(claims))
+}
+
+func (s Settings) admit(server string, claims map[string]any) error {
 	if server == Console {
 		return s.admitToConsole(claims)
 	}

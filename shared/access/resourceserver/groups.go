@@ -131,7 +131,7 @@ func (s *Issued) VerifyGroup(ctx context.Context, token, group string, servers [
 	}
 	who := t.identity()
 	if err := s.Confirm(ctx, who.Credential, group); err != nil {
-		return nil, err
+		return nil, storage.NameRefused(err, who)
 	}
 	claims := map[string]any{}
 	if len(t.Claims) > 0 && json.Unmarshal(t.Claims, &claims) != nil {
@@ -170,9 +170,9 @@ func (s *Issued) open(token, name string) (Token, error) {
 	case !ok:
 		return t, badToken("it is not one of this endpoint")
 	case t.Expires <= time.Now().Unix():
-		return t, badToken("it has expired")
+		return t, storage.NameRefused(badToken("it has expired"), t.identity())
 	case t.Server != name:
-		return t, badToken("it is for another resource; get one whose resource is the URL of this server")
+		return t, storage.NameRefused(badToken("it is for another resource; get one whose resource is the URL of this server"), t.identity())
 	}
 	return t, nil
 }

@@ -114,7 +114,7 @@ func (s *Issued) Verify(ctx context.Context, token, server string) (storage.Iden
 		return storage.Identity{}, err
 	}
 	who := s.identity(t, server)
-	return who, s.Confirm(ctx, who.Credential, server)
+	return who, storage.NameRefused(s.Confirm(ctx, who.Credential, server), who)
 }
 
 // issuedCredential is the prefix of the credential of a token that has a grant. The grant's ID, the

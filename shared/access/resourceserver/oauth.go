@@ -227,23 +227,20 @@ func (s *ResourceServer) admit(g grant, server string) error {
 	if err := s.meant(g, server); err != nil {
 		return err
 	}
-	if err := s.settings.Admit(server, g.claims); err != nil {
-		who, _ := s.settings.Identity(g.claims) // empty after an error, so that the refusal names nobody
-		return storage.NameRefused(err, storage.Identity{Tenant: who.Tenant, Principal: who.Principal})
-	}
-	return nil
+	return s.settings.Admit(server, g.claims)
 }
 
 // meant returns nil if a grant's token is for this server or group and has the scopes that
 // all tokens need.
 func (s *ResourceServer) meant(g grant, server string) error {
+	var err error
 	switch {
 	case !s.among(policy.Texts(g.claims["aud"]), server):
-		return badToken("it is for another resource; get one whose resource is the URL of this server")
+		err = badToken("it is for another resource; get one whose resource is the URL of this server")
 	case missing(scopes(g.claims), strings.Fields(*s.settings.Scope)):
-		return lacks(strings.Fields(*s.settings.Scope))
+		err = lacks(strings.Fields(*s.settings.Scope))
 	}
-	return nil
+	return storage.NameRefused(err, s.settings.named(g.claims))
 }
 
 // badToken returns the error for an invalid token. The reason must not quote the token.

@@ -77,7 +77,7 @@ func TestTokenForAnotherServerIsRefused(t *testing.T) {
 			{nil, false},
 		} {
 			_, err := verify(s, signed(t, claims(map[string]any{"aud": test.audience}), nil))
-			if test.taken != (err == nil) || err != nil && storage.CodeOf(err) != storage.Unauthenticated {
+			if test.taken != (err == nil) || err != nil && (storage.CodeOf(err) != storage.Unauthenticated || storage.RefusedOf(err).Principal != "login.example:ada") {
 				t.Errorf("%v: %v", test.audience, err)
 			}
 		}
@@ -284,7 +284,7 @@ func TestTenantIsFromTheTableOnly(t *testing.T) {
 		})
 		for org, tenant := range map[any]string{"o-1": "acme", "o-2": "umbrella", "acme": "", "o-3": "", "": "", nil: "", 5: ""} {
 			who, err := verify(s, signed(t, claims(map[string]any{"org": org}), nil))
-			if who.Tenant != tenant || (tenant == "") != (storage.CodeOf(err) == storage.Forbidden) {
+			if who.Tenant != tenant || (tenant == "") != (storage.CodeOf(err) == storage.Forbidden) || err != nil && storage.RefusedOf(err).Principal != "login.example:ada" {
 				t.Errorf("%v: %q, %v", org, who.Tenant, err)
 			}
 		}
@@ -321,7 +321,7 @@ func TestOnlyThoseWhoAreAllowedUseAServer(t *testing.T) {
 		} {
 			token := signed(t, claims(test.change), nil)
 			_, err := verify(s, token)
-			if test.allowed != (err == nil) || err != nil && storage.CodeOf(err) != storage.Forbidden {
+			if test.allowed != (err == nil) || err != nil && (storage.CodeOf(err) != storage.Forbidden || storage.RefusedOf(err).Principal != "login.example:ada") {
 				t.Errorf("%s: %v", name, err)
 			}
 			commontest.EqualIn(t, name+": the challenge, though a login would not help", "", s.Challenge("/one/mcp", true, err))
@@ -371,6 +371,7 @@ func TestChallengesAreThoseOfTheSpecification(t *testing.T) {
 		} {
 			commontest.EqualIn(t, name, test.want, test.server.Challenge("/one/mcp", test.tried, test.err))
 		}
+		commontest.EqualIn(t, "whose token lacks a scope", "login.example:ada", storage.RefusedOf(token("mcp")).Principal)
 		for _, scope := range []any{"files:read mcp", []string{"mcp", "files:read"}} {
 			commontest.CheckIn(t, fmt.Sprintf("%v", scope), token(scope))
 		}

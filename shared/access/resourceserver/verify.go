@@ -148,19 +148,17 @@ func unix(text string) (time.Time, bool) {
 // Identity returns the identity that claims of the provider describe.
 //
 // Errors: Unauthenticated; Forbidden: the claims give no tenant, or those for native servers (see
-// Settings.Claims) are too large.
+// Settings.Claims) are too large. The latter name their caller, as [storage.NameRefused] does.
 func (s Settings) Identity(claims map[string]any) (storage.Identity, error) {
-	subject, _ := claims[s.Principal].(string)
-	if subject == "" {
+	named := s.named(claims)
+	switch {
+	case named.Principal == "":
 		return storage.Identity{}, badToken("it does not name its user")
+	case named.Tenant == "":
+		return storage.Identity{}, storage.NameRefused(storage.Errorf(storage.Forbidden, "this server does not know your organization; ask its operator to add it"), named)
 	}
-	who := storage.Identity{Tenant: s.Tenant, Principal: principal(s.Name, subject), Scopes: scopes(claims), Scoped: true}
-	if s.TenantClaim != "" {
-		value, _ := claims[s.TenantClaim].(string)
-		if who.Tenant = s.Tenants[value]; value == "" || who.Tenant == "" {
-			return storage.Identity{}, storage.Errorf(storage.Forbidden, "this server does not know your organization; ask its operator to add it")
-		}
-	}
+	who := named
+	who.Scopes, who.Scoped = scopes(claims), true
 	told := map[string]any{}
 	for _, name := range s.Claims {
 		if v, ok := claims[name]; ok {
@@ -180,7 +178,21 @@ func (s Settings) Identity(claims map[string]any) (storage.Identity, error) {
 		return storage.Identity{}, badToken("its claims cannot be read")
 	}
 	if len(who.Props) > maxClaims {
-		return storage.Identity{}, storage.Errorf(storage.Forbidden, "the claims of the token that the server would get have %d bytes, more than %d; ask the operator of this server to pass on fewer claims, or to leave out groups that do not matter", len(who.Props), maxClaims)
+		err := storage.Errorf(storage.Forbidden, "the claims of the token that the server would get have %d bytes, more than %d; ask the operator of this server to pass on fewer claims, or to leave out groups that do not matter", len(who.Props), maxClaims)
+		return storage.Identity{}, storage.NameRefused(err, named)
 	}
 	return who, nil
+}
+
+// named returns the principal and the tenant that claims name; each is "" if they name none.
+func (s Settings) named(claims map[string]any) (who storage.Identity) {
+	if subject, _ := claims[s.Principal].(string); subject != "" {
+		who.Principal = principal(s.Name, subject)
+	}
+	if s.TenantClaim == "" {
+		who.Tenant = s.Tenant
+	} else if value, _ := claims[s.TenantClaim].(string); value != "" {
+		who.Tenant = s.Tenants[value]
+	}
+	return who
 }
