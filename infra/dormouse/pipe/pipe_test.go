@@ -335,7 +335,7 @@ func TestARequestOfTheModernEra(t *testing.T) {
 // The user signs in with a browser, once for all pipes to the endpoint.
 func TestTheUserSignsIn(t *testing.T) {
 	var url string
-	registered, refreshed := 0, 0
+	registered, refreshed, says := 0, 0, "code=c0de"
 	mux := http.NewServeMux()
 	reply := func(w http.ResponseWriter, status int, v any) {
 		w.Header().Set("Content-Type", "application/json")
@@ -377,7 +377,7 @@ func TestTheUserSignsIn(t *testing.T) {
 		if stranger, err := http.Get(back + "?code=stolen&state=guessed"); err != nil || stranger.StatusCode != http.StatusNotFound { //nolint:noctx,bodyclose // a test
 			t.Errorf("a stranger's way back: %v, %v", stranger, err)
 		}
-		http.Redirect(w, r, back+"?code=c0de&state="+q.Get("state"), http.StatusFound)
+		http.Redirect(w, r, back+"?"+says+"&state="+q.Get("state"), http.StatusFound)
 	})
 	mux.HandleFunc("/token", func(w http.ResponseWriter, r *http.Request) {
 		token := map[string]any{"access_token": "first", "token_type": "Bearer", "refresh_token": "again", "expires_in": 3600}
@@ -398,7 +398,7 @@ func TestTheUserSignsIn(t *testing.T) {
 	url = server.URL
 
 	folder := filepath.Join(t.TempDir(), "dormouse", "tokens")
-	visits := 0
+	visits, pages := 0, make(chan string, 8)
 	c := pipe.Config{URL: url + "/mcp", Tokens: folder, Browse: func(page string) {
 		visits++
 		go func() {
@@ -407,6 +407,8 @@ func TestTheUserSignsIn(t *testing.T) {
 				t.Error(err)
 				return
 			}
+			page, _ := io.ReadAll(resp.Body)
+			pages <- string(page)
 			_ = resp.Body.Close()
 		}()
 	}}
@@ -449,5 +451,15 @@ func TestTheUserSignsIn(t *testing.T) {
 		if visits != 1 || refreshed != n+1 {
 			t.Errorf("the browser was opened %d times, and the token refreshed %d times", visits, refreshed)
 		}
+	}
+	// Who is refused reads why, in the browser and at the client.
+	says, c.Tokens = "error=access_denied&error_description=not+assigned", t.TempDir()
+	<-pages // of the sign-in before
+	e := open(t, c)
+	e.say(call)
+	told, _ := e.out.ReadString('\n')
+	e.ends()
+	for _, text := range []string{told, <-pages} {
+		commontest.Contains(t, "who is refused is told", "it says access_denied: not assigned", text)
 	}
 }

@@ -41,9 +41,9 @@ type signIn struct {
 	state  string       // OAuth state of the current sign-in
 	server *http.Server // serves the redirect URL
 
-	asking   sync.Mutex // held during a sign-in; guards redirect
-	redirect string     // redirect URL; "" until the server is started
-	back     chan *auth.AuthorizationResult
+	asking   sync.Mutex      // held during a sign-in; guards redirect
+	redirect string          // redirect URL; "" until the server is started
+	back     chan url.Values // queries of requests to the redirect URL
 }
 
 // kept is the content of the file with the tokens for an endpoint.
@@ -58,7 +58,7 @@ type kept struct {
 
 func newSignIn(c Config, client *http.Client) *signIn {
 	sum := sha256.Sum256([]byte(c.URL))
-	s := &signIn{Config: c, http: client, path: filepath.Join(c.Tokens, hex.EncodeToString(sum[:12])+".json"), back: make(chan *auth.AuthorizationResult, 1)}
+	s := &signIn{Config: c, http: client, path: filepath.Join(c.Tokens, hex.EncodeToString(sum[:12])+".json"), back: make(chan url.Values, 1)}
 	s.load(false)
 	return s
 }
@@ -176,11 +176,11 @@ func (s *signIn) ask(ctx context.Context, page *auth.AuthorizationArgs) (*auth.A
 	_, _ = fmt.Fprintf(s.Log, "dormouse stdio: sign in with your browser: %s\n", page.URL)
 	s.Browse(page.URL)
 	select {
-	case r := <-s.back:
-		if r.Code == "" {
-			return nil, errors.New("it was refused in the browser")
+	case q := <-s.back:
+		if why := webpage.Refusal(q); why != "" {
+			return nil, errors.New("it was refused in the browser: " + why)
 		}
-		return r, nil
+		return &auth.AuthorizationResult{Code: q.Get("code"), State: q.Get("state"), Iss: q.Get("iss")}, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -195,16 +195,16 @@ func (s *signIn) callback(w http.ResponseWriter, r *http.Request) {
 		s.state = ""
 	}
 	s.mu.Unlock()
-	switch {
-	case !fits:
+	if !fits {
 		webpage.Write(w, http.StatusNotFound, webpage.Page{Title: "Nothing waits for this", Body: webpage.Text("Start the sign-in again.")})
 		return
-	case q.Get("code") == "":
-		webpage.Write(w, http.StatusOK, webpage.Page{Title: "Not signed in", Body: webpage.Text("You can close this page.")})
-	default:
-		webpage.Write(w, http.StatusOK, webpage.Page{Title: "Signed in", Body: webpage.Text("You can close this page.")})
 	}
-	s.back <- &auth.AuthorizationResult{Code: q.Get("code"), State: q.Get("state"), Iss: q.Get("iss")}
+	page := webpage.Page{Title: "Signed in", Body: webpage.Text("You can close this page.")}
+	if why := webpage.Refusal(q); why != "" {
+		page = webpage.Page{Title: "Not signed in", Body: webpage.Text("The authorization server has refused: "+why) + page.Body}
+	}
+	webpage.Write(w, http.StatusOK, page)
+	s.back <- q
 }
 
 // load reads the tokens from the file, and reports whether there are any. If refresh is set, it

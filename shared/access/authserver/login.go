@@ -14,6 +14,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/webpage"
 )
 
 // Login is where users sign in.
@@ -121,11 +122,12 @@ func (b *Server) callback(w http.ResponseWriter, r *http.Request) error {
 		c, err = b.identify(f.Request, user.Claims)
 	}
 	if why := storage.CodeOf(err); why == storage.Unauthenticated || why == storage.Forbidden {
-		b.log.WarnContext(r.Context(), "a sign-in was refused", "server", f.Request.Server, "error", err)
+		who := storage.RefusedOf(err)
+		b.log.WarnContext(r.Context(), "a sign-in was refused", "server", f.Request.Server, "tenant", who.Tenant, "principal", who.Principal, "error", err)
 		if f.Back != "" {
 			return &refusal{http.StatusForbidden, "access_denied", err.Error(), nil}
 		}
-		b.back(w, r, f.Request, url.Values{"error": {"access_denied"}, "error_description": {asciiOnly(err.Error())}})
+		b.back(w, r, f.Request, url.Values{"error": {"access_denied"}, "error_description": {webpage.ASCII(err.Error())}})
 		return nil
 	}
 	if err != nil {
@@ -183,16 +185,6 @@ const maxClaims = 2 << 10
 // maxConsoleClaims bounds the claims in a token for the web console, which keeps the token in a
 // cookie. Browsers drop cookies of more than 4 KiB.
 const maxConsoleClaims = 1 << 10
-
-// asciiOnly replaces the characters that an error description may not have (RFC 6749 §5.2).
-func asciiOnly(text string) string {
-	return strings.Map(func(c rune) rune {
-		if c < ' ' || c > '~' || c == '"' || c == '\\' {
-			return '?'
-		}
-		return c
-	}, text)
-}
 
 func (b *Server) openLogin(client *http.Client) error {
 	switch {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/webpage"
 )
 
 // exchangeKey exchanges an API key for an access token (client_credentials). The client's
@@ -121,7 +122,7 @@ func (b *Server) exchangeAssertion(r *http.Request, f url.Values) (tokens, error
 		err = b.settings.Admit(server, claims)
 	}
 	if code := storage.CodeOf(err); code == storage.Unauthenticated || code == storage.Forbidden {
-		return tokens{}, bad("invalid_grant", asciiOnly(err.Error()))
+		return tokens{}, bad("invalid_grant", webpage.ASCII(err.Error()))
 	}
 	if err != nil {
 		return tokens{}, err

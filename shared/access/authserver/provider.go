@@ -19,6 +19,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/webpage"
 )
 
 // provider is an OpenID Connect provider where users sign in.
@@ -127,14 +128,11 @@ func notSignedIn(why string) *storage.Error {
 // checkAnswer checks the provider's answer, which is in the query of the browser's request. The
 // argument issuer is "" for a provider that has none.
 func checkAnswer(q url.Values, issuer string, sendsIss bool) error {
-	iss := q.Get("iss")
-	switch {
-	case iss != "" && iss != issuer, iss == "" && sendsIss:
+	if iss := q.Get("iss"); iss != "" && iss != issuer || iss == "" && sendsIss {
 		return notSignedIn("the answer is of another provider")
-	case q.Get("error") != "":
-		return notSignedIn("it says " + asciiOnly(q.Get("error")[:min(len(q.Get("error")), 100)]))
-	case q.Get("code") == "":
-		return notSignedIn("there is no code in its answer")
+	}
+	if why := webpage.Refusal(q); why != "" {
+		return notSignedIn(why)
 	}
 	return nil
 }
@@ -248,7 +246,7 @@ func (g *github) URL(_ context.Context, a Attempt, redirect string) (string, err
 func (g *github) User(ctx context.Context, a Attempt, redirect string, q url.Values) (User, error) {
 	// GitHub does not announce that it sends iss. If it does, the value is the issuer in GitHub's
 	// own metadata.
-	if err := checkAnswer(url.Values{"code": q["code"], "error": q["error"]}, "", false); err != nil {
+	if err := checkAnswer(url.Values{"code": q["code"], "error": q["error"], "error_description": q["error_description"]}, "", false); err != nil {
 		return User{}, err
 	}
 	if iss := q.Get("iss"); iss != "" && originOf(iss) != originOf(g.at.authorize) {

@@ -186,6 +186,8 @@ func TestAnswersOfTheProviderThatAreNotGood(t *testing.T) {
 	}
 	refused("another issuer", i.login("iss", "https://evil.example"))
 	refused("an error", i.login("error", "access_denied", "code", ""))
+	q := s.via(i.login("error", "access_denied", "error_description", "not assigned")).signIn(ask(request(client)), "", "")
+	commontest.Contains(t, "the client is told", "access_denied: not assigned", q.Get("error_description"))
 	refused("no code", i.login("code", ""))
 	i.sendsIss = true
 	refused("no issuer, of a provider that names it", i.login())

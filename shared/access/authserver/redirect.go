@@ -7,6 +7,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/webpage"
 )
 
 // browserSchemes are the schemes that a browser runs, opens or translates itself. Any other
@@ -81,7 +83,7 @@ func printable(uri string) string {
 		uri = scheme + "://" + rest[strings.LastIndexByte(authority, '@')+1:]
 	}
 	const most = 80
-	uri = strings.ReplaceAll(asciiOnly(uri), " ", "?")
+	uri = strings.ReplaceAll(webpage.ASCII(uri), " ", "?")
 	if len(uri) > most {
 		uri = uri[:most] + "..."
 	}

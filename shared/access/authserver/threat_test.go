@@ -299,7 +299,8 @@ func TestKeysAreExchangedForTokens(t *testing.T) {
 		if err != nil || who.Tenant != "acme" || who.Principal != "robot" || who.Credential != record.ID {
 			t.Errorf("%+v, %v", who, err)
 		}
-		commontest.EqualIn(t, "it is good for another server", false, s.good(token, "other"))
+		_, err = s.issued().Verify(t.Context(), token, "other")
+		commontest.EqualIn(t, "at another server is refused", "robot", storage.RefusedOf(err).Principal)
 		s.refusedWith(t, with(f, "resource", at+"/other/mcp"), "invalid_target")
 		s.refusedWith(t, with(f, "resource", ""), "invalid_target")
 		s.refusedWith(t, with(f, "client_secret", key+"a"), "invalid_client")
@@ -324,6 +325,7 @@ func TestRulesAreAskedAtSignInAndAtEachRefresh(t *testing.T) {
 	if q := s.browser().signIn(target, "eve", "eng"); q.Get("error") != "access_denied" || !strings.Contains(q.Get("error_description"), "may not use this server") {
 		t.Error(q)
 	}
+	commontest.Contains(t, "the log", `"principal":"dev:eve"`, s.log.String())
 	q := s.browser().signIn(target, "ada", "eng, admins")
 	got := s.granted(redeeming(client, q.Get("code")))
 	refresh := got["refresh_token"].(string)

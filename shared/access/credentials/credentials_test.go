@@ -170,6 +170,8 @@ func TestAnswerOfTheThirdPartyBelongsToTheBrowserThatBegan(t *testing.T) {
 		}
 		commontest.Equal(t, http.StatusOK, mallory.open(back, nil).status)
 		commontest.EqualIn(t, "a second time", http.StatusBadRequest, mallory.open(back, nil).status)
+		refused := mallory.open(begun()+"&error=access_denied&error_description=not+%3Cassigned", nil)
+		commontest.Contains(t, "the page of a refusal", "it says access_denied: not &lt;assigned.", refused.body)
 	})
 }
 

@@ -425,10 +425,8 @@ func (p *Pages) back(w http.ResponseWriter, r *http.Request) error {
 		return bad("The servers file has changed meanwhile. Open the link again.")
 	case iss != "" && provider.Issuer != "" && iss != provider.Issuer:
 		return bad("The answer is of another third party than " + title + ".")
-	case q.Get("error") != "":
-		return bad(title + " has not given access: it says " + plain(q.Get("error")) + ".")
-	case q.Get("code") == "":
-		return bad("There is no code in the answer of " + title + ".")
+	case webpage.Refusal(q) != "":
+		return bad(title + " has not given access: " + webpage.Refusal(q) + ".")
 	}
 	t, err := p.Vault.redeem(r.Context(), provider, q.Get("code"), l.Verifier, p.Redirect())
 	if storage.CodeOf(err) == storage.Unauthenticated {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/webpage"
 )
 
 type token struct {
@@ -85,7 +86,7 @@ func readAnswer(status int, body []byte, now time.Time) (token, error) {
 	case a.Error == "temporarily_unavailable", a.Error == "slow_down", status == http.StatusTooManyRequests, status == http.StatusRequestTimeout, status >= http.StatusInternalServerError:
 		return token{}, storage.Errorf(storage.Unavailable, "the token endpoint cannot answer now").Because(fmt.Errorf("status %d", status))
 	case a.Error != "", status >= http.StatusBadRequest:
-		return token{}, storage.Errorf(storage.Unauthenticated, "the third party has refused").Because(&denied{status, plain(a.Error)})
+		return token{}, storage.Errorf(storage.Unauthenticated, "the third party has refused").Because(&denied{status, webpage.ASCII(a.Error)})
 	case err != nil, status != http.StatusOK, a.Access == "", len(a.Access)+len(a.Refresh) > MaxSecret, strings.ContainsRune(a.Access, 0):
 		return token{}, storage.Errorf(storage.Unavailable, "the token endpoint gave an answer that is none").Because(errors.New("no token in it"))
 	}
@@ -105,13 +106,3 @@ func (d *denied) Error() string { return fmt.Sprintf("status %d, %q", d.status, 
 
 // longest bounds the life that a third party may give a token.
 const longest = 10 * 365 * 24 * time.Hour
-
-// plain returns the start of an error code, with "?" for characters that no such code has.
-func plain(text string) string {
-	return strings.Map(func(c rune) rune {
-		if c < ' ' || c > '~' || c == '"' || c == '\\' {
-			return '?'
-		}
-		return c
-	}, text[:min(len(text), 64)])
-}

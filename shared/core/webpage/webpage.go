@@ -9,6 +9,7 @@ import (
 	"encoding/base64"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 )
 
@@ -67,3 +68,28 @@ var escaper = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "
 
 // Text returns a paragraph of plain text.
 func Text(text string) string { return "<p>" + Escape(text) + "</p>\n" }
+
+// Refusal returns why the query of an OAuth redirect brings no code: the error and the description
+// that the authorization server gives. It returns "" if the query brings a code.
+func Refusal(q url.Values) string {
+	switch code, why := q.Get("error"), q.Get("error_description"); {
+	case code != "" && why != "":
+		return "it says " + ASCII(code+": "+why)
+	case code != "":
+		return "it says " + ASCII(code)
+	case q.Get("code") == "":
+		return "there is no code in its answer"
+	}
+	return ""
+}
+
+// ASCII returns the first 512 bytes of a text, with "?" for each character that the errors of OAuth
+// may not have (RFC 6749 §5.2).
+func ASCII(text string) string {
+	return strings.Map(func(c rune) rune {
+		if c < ' ' || c > '~' || c == '"' || c == '\\' {
+			return '?'
+		}
+		return c
+	}, text[:min(len(text), 512)])
+}

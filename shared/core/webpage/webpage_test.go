@@ -2,6 +2,7 @@ package webpage_test
 
 import (
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -24,5 +25,17 @@ func TestPageLoadsAndRunsNothing(t *testing.T) {
 	nonce, _, _ = strings.Cut(nonce, "'")
 	if len(nonce) < 20 || !strings.Contains(body, `<style nonce="`+nonce+`">`) {
 		t.Errorf("the style has another nonce than %s", policy)
+	}
+}
+
+func TestARefusalSaysWhatTheAuthorizationServerSays(t *testing.T) {
+	for query, want := range map[string]string{
+		"code=x": "", "": "there is no code in its answer", "error=access_denied&code=x": "it says access_denied",
+		"error=access_denied&error_description=not+%22assigned%22%0A%C3%A4": "it says access_denied: not ?assigned???",
+		"error_description=" + strings.Repeat("x", 9000) + "&error=a":       "it says a: " + strings.Repeat("x", 509),
+	} {
+		q, err := url.ParseQuery(query)
+		commontest.OK(t, err)
+		commontest.EqualIn(t, query, want, webpage.Refusal(q))
 	}
 }
