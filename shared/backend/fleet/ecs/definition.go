@@ -35,7 +35,7 @@ type Size struct {
 // processors or 122,880 MiB, and for negative values.
 func (s Size) Fargate() (Size, error) {
 	if !(s.CPUs >= 0) || s.MemoryMB < 0 { // a NaN is no size either
-		return Size{}, fmt.Errorf("%w: a task cannot have %v processors and %d MiB; both must be above 0", fleet.ErrInvalid, s.CPUs, s.MemoryMB)
+		return Size{}, fmt.Errorf("%w: a task cannot have %v processors and %d MiB; neither may be below 0", fleet.ErrInvalid, s.CPUs, s.MemoryMB)
 	}
 	for _, row := range fargate() {
 		if s.CPUs > row.cpus || s.MemoryMB > row.most {
