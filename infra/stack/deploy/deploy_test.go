@@ -197,6 +197,17 @@ func TestAStackKeepsItsProcessorAndGetsItsImageFirst(t *testing.T) {
 	a.replies["aws cloudformation describe-stacks"] = []string{strings.Replace(oldStack, `{"ParameterKey":"Boxes"`, `{"ParameterKey":"HttpConcurrency","ParameterValue":"500"},{"ParameterKey":"RelayConcurrency","ParameterValue":"100"},{"ParameterKey":"Boxes"`, 1)}
 	deployed(t, a, "default", nil, "up")
 	commontest.Contains(t, "", "Concurrency=1000 ", a.ran("sam deploy ")[0])
+
+	// A share that was chosen in a smaller account stays, and the user is told.
+	for kept, told := range map[string]bool{"0": false, "10": true, "1000": false} {
+		a = usual(t)
+		a.replies["aws lambda get-account-settings"] = []string{limits("1000", "400")}
+		a.replies["aws cloudformation describe-stacks"] = []string{strings.Replace(oldStack, `{"ParameterKey":"Boxes"`, `{"ParameterKey":"Concurrency","ParameterValue":"`+kept+`"},{"ParameterKey":"Boxes"`, 1)}
+		out := deployed(t, a, "default", nil, "up")
+		if strings.Contains(a.ran("sam deploy ")[0], "Concurrency=") || strings.Contains(out, "ARGS=Concurrency=") != told {
+			t.Errorf("Concurrency=%s: the user is told %s", kept, out)
+		}
+	}
 }
 
 // network.yaml names zones where some lack Fargate, and an account may not have them.
@@ -399,10 +410,11 @@ func TestAChangeIsConfirmedAtTheTerminal(t *testing.T) {
 		t.Errorf("%v, %s", err, out)
 	}
 	for _, set := range []func(*program){atTerminal, func(p *program) { p.yes = true }} {
-		kept := strings.Replace(oldStack, `{"ParameterKey":"Boxes"`, `{"ParameterKey":"Protect","ParameterValue":"on"},{"ParameterKey":"Boxes"`, 1)
+		kept := strings.Replace(oldStack, `{"ParameterKey":"Boxes"`, `{"ParameterKey":"Protect","ParameterValue":"on"},{"ParameterKey":"RestoredTable","ParameterValue":"other"},{"ParameterKey":"Boxes"`, 1)
 		a = usual(t)
 		a.replies["aws cloudformation describe-stacks"] = []string{reviewed, kept}
-		a.replies["aws cloudformation update-termination-protection"] = []string{""}
+		a.replies["aws cloudformation update-termination-protection"], a.replies["aws dynamodb update-table"] = []string{""}, []string{""}
+		a.replies["aws dynamodb describe-table --table-name other"] = []string{"False"}
 		deployed(t, a, "prod", set, "up", "Spot=true")
 		p := program{}
 		set(&p)
@@ -412,6 +424,12 @@ func TestAChangeIsConfirmedAtTheTerminal(t *testing.T) {
 		if got := a.ran("aws cloudformation update-termination-protection"); len(got) != 1 || !strings.Contains(got[0], "--enable-termination-protection") {
 			t.Errorf("protected by %q", got)
 		}
+		commontest.Same(t, []string{"--table-name other --deletion-protection-enabled"}, a.ran("aws dynamodb update-table "))
+		// Without protection the stack and the table can be deleted.
+		a.log, a.replies["aws dynamodb describe-table --table-name other"] = nil, []string{"True"}
+		a.replies["aws cloudformation describe-stacks"] = []string{strings.Replace(kept, `"on"},{"ParameterKey":"RestoredTable"`, `"off"},{"ParameterKey":"RestoredTable"`, 1)}
+		deployed(t, a, "default", set, "up")
+		commontest.Same(t, []string{"--table-name other --no-deletion-protection-enabled"}, a.ran("aws dynamodb update-table "))
 	}
 }
 

@@ -86,7 +86,7 @@ func (d *diagnosis) name(context.Context) error {
 
 // account checks how many invocations the account may have at a time. If the parameter
 // Concurrency is not set, account chooses its value: the largest share that leaves a hundred
-// invocations for other functions.
+// invocations for other functions. If the stack has a smaller share, account tells the user.
 func (d *diagnosis) account(ctx context.Context) error {
 	text, err := d.aws(ctx, "lambda", "get-account-settings", "--output", "json")
 	if err != nil {
@@ -103,8 +103,12 @@ func (d *diagnosis) account(ctx context.Context) error {
 	if total < fewInvocations {
 		d.fails("this account may have %d invocations at a time, and each waiting client holds one: ask for more, which takes AWS some hours\n\n  %s\n", total, quotaCommand)
 	}
-	if d.value("Concurrency") != "" {
+	kept, _ := strconv.Atoi(d.value("Concurrency"))
+	if d.params["Concurrency"] != "" || d.value("Concurrency") == "0" {
 		return nil
+	}
+	if kept > fewInvocations {
+		free += kept * 6 / 10 // the stack's own functions have reserved these
 	}
 	if d.stack != nil {
 		for _, name := range []string{"HttpConcurrency", "RelayConcurrency"} { // parameters of older releases
@@ -113,10 +117,16 @@ func (d *diagnosis) account(ctx context.Context) error {
 		}
 	}
 	for _, share := range []int{10000, 5000, 2000, 1000, 500, 100, 10} {
-		if share <= total && (share <= fewInvocations || free-share*6/10 >= fewInvocations) {
-			d.params["Concurrency"] = strconv.Itoa(share)
-			return nil
+		if share > total || share > fewInvocations && free-share*6/10 < fewInvocations {
+			continue
 		}
+		switch {
+		case kept == 0:
+			d.params["Concurrency"] = strconv.Itoa(share)
+		case kept < share:
+			d.say("the stack counts on %d of them, and could on more: make deploy CONFIG=%s ARGS=Concurrency=%d", kept, d.config.section, share)
+		}
+		return nil
 	}
 	return nil
 }

@@ -19,9 +19,6 @@ import (
 	"strings"
 
 	"golang.org/x/term"
-
-	"github.com/dormouse-mcp/dormouse/shared/core/storage"
-	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
 )
 
 // command is a program to run. With Show the user sees its output and, at a terminal, answers
@@ -38,18 +35,17 @@ type program struct {
 	out    io.Writer
 	in     io.Reader // where a user answers; nil without a terminal
 	config settings
-	arch   string                                                     // the architecture that the user has chosen, "" for the stack's
-	sam    string                                                     // the sam command, a name or a path
-	given  map[string]string                                          // parameters of the template that the user has given
-	native string                                                     // the folder of the program with servers in Go, "" for none
-	force  bool                                                       // deploy although the doctor says that it would fail
-	purge  bool                                                       // delete the table and the bucket too
-	yes    bool                                                       // do not ask the user for confirmation
-	store  func(dynamostore.Location, dynamostore.Keys) storage.Store // opens the store in a table
+	arch   string            // the architecture that the user has chosen, "" for the stack's
+	sam    string            // the sam command, a name or a path
+	given  map[string]string // parameters of the template that the user has given
+	native string            // the folder of the program with servers in Go, "" for none
+	force  bool              // deploy although the doctor says that it would fail
+	purge  bool              // delete the table and the bucket too
+	yes    bool              // do not ask the user for confirmation
 }
 
 func main() {
-	p := program{do: execute, out: os.Stdout, store: openTable}
+	p := program{do: execute, out: os.Stdout}
 	if term.IsTerminal(int(os.Stdin.Fd())) { //nolint:gosec // a descriptor is small
 		p.in = os.Stdin
 	}

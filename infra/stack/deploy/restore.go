@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/restored"
-	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
 )
 
@@ -78,7 +77,8 @@ func (p *program) advance(ctx context.Context, table string, keys dynamostore.Ke
 	if len(parts) < 5 {
 		return fmt.Errorf("%q is no ARN of a table", arn)
 	}
-	boxes, err := restored.Advance(ctx, p.store(dynamostore.Location{Table: table, Region: parts[3], Endpoint: os.Getenv("AWS_ENDPOINT_URL")}, keys))
+	at := dynamostore.Location{Table: table, Region: parts[3], Endpoint: os.Getenv("AWS_ENDPOINT_URL")}
+	boxes, err := restored.Advance(ctx, dynamostore.New(at.Client(keys, nil), table, dynamostore.Options{}))
 	if err == nil {
 		p.say("%d boxes are ready to wake", boxes)
 	}
@@ -99,11 +99,6 @@ func (p *program) keys(ctx context.Context) (dynamostore.Keys, error) {
 		return dynamostore.Keys{}, fmt.Errorf("aws configure export-credentials: %w", err)
 	}
 	return dynamostore.Keys{ID: k.AccessKeyId, Secret: k.SecretAccessKey, Token: k.SessionToken}, nil
-}
-
-// openTable returns the store whose data is in a table of DynamoDB.
-func openTable(location dynamostore.Location, keys dynamostore.Keys) storage.Store {
-	return dynamostore.New(location.Client(keys, nil), location.Table, dynamostore.Options{})
 }
 
 // active waits until AWS has restored a table.

@@ -93,18 +93,26 @@ func (p *program) current(ctx context.Context) (*stack, error) {
 	return s, err
 }
 
-// protect switches the termination protection of the stack on or off, as its parameter Protect
-// says.
+// protect switches the protection of the stack and of its restored table on or off, as the stack's
+// parameter Protect says. The template protects the stack's own table.
 func (p *program) protect(ctx context.Context, s *stack) error {
-	wanted := s.Params["Protect"] == "on"
-	if wanted == s.Kept {
+	wanted, flag := s.Params["Protect"] == "on", "--no-"
+	if wanted {
+		flag = "--"
+	}
+	if wanted != s.Kept {
+		if _, err := p.aws(ctx, "cloudformation", "update-termination-protection", "--stack-name", p.config.stack, flag+"enable-termination-protection"); err != nil {
+			return err
+		}
+	}
+	table := s.Params["RestoredTable"]
+	if table == "" {
 		return nil
 	}
-	flag := "--no-enable-termination-protection"
-	if wanted {
-		flag = "--enable-termination-protection"
+	is, err := p.aws(ctx, "dynamodb", "describe-table", "--table-name", table, "--query", "Table.DeletionProtectionEnabled", "--output", "text")
+	if err == nil && wanted != (is == "True") {
+		_, err = p.aws(ctx, "dynamodb", "update-table", "--table-name", table, flag+"deletion-protection-enabled")
 	}
-	_, err := p.aws(ctx, "cloudformation", "update-termination-protection", "--stack-name", p.config.stack, flag)
 	return err
 }
 
