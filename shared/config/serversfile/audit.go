@@ -13,16 +13,17 @@ type Audit struct {
 	Redact []string     `json:"redact,omitempty"` // names of JSON members whose values are hidden; case does not matter
 }
 
-// audits returns a [kind] that reads an [Audit]. Complaints begin with the argument what.
-func (r *reader) audits(what string, to *Audit) kind {
+// audits returns a [kind] that reads an [Audit]. Complaints begin with the argument what. The arguments
+// bodies and redact are the defaults, for the page.
+func (r *reader) audits(what string, to *Audit, bodies, redact string) kind {
 	role := func(name string) {
 		if to.Bodies = storage.Role(name); name == "off" {
 			to.Bodies = ""
 		}
 	}
 	return r.object(section{name: what + "x-dormouse.audit", label: what + "audit.", settings: []setting{
-		{"bodies", r.word(role, "off", string(storage.RoleAuditor), string(storage.RoleOperator)), `"off"`, "keeps arguments and results of calls, sealed, for keys of this role: [audit.md](audit.md)"},
-		{"redact", r.names(&to.Redact), "(none)", "members of arguments and results whose values are hidden there, such as `\"password\"`"},
+		{"bodies", r.word(role, "off", string(storage.RoleAuditor), string(storage.RoleOperator)), bodies, "keeps arguments and results of calls, sealed, for keys of this role: [audit.md](audit.md)"},
+		{"redact", r.names(&to.Redact), redact, "members of arguments and results whose values are hidden there, such as `\"password\"`"},
 	}})
 }
 

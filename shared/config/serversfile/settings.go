@@ -67,7 +67,7 @@ func (r *serverReader) serverSettings() []setting {
 			}}, "(for servers that [others may change](held-tools.md#for-which-servers))", "[holds tools](held-tools.md): clients see them as they were first listed, until you accept others"},
 			{"descriptions", kind{values: "texts by name, 16 KiB together", read: r.descriptions}, "(none)", "`{\"search\": \"Searches our wiki\"}` replaces what the server says about a tool"},
 		}}), "", ""},
-		{"audit", r.audits(r.what+": ", &s.Audit), "", ""},
+		{"audit", r.audits(r.what+": ", &s.Audit, `(that of the file)`, `(those of the file)`), "", ""},
 		{"enabled", kind{values: trueOrFalse}, "(true)", "`false` takes the server out of service"},
 		{"native", kind{values: "a name", read: func(m member, _ string) {
 			if s.Native = r.text(m.value, "native"); s.Native == "" && m.value.shape == text {
@@ -110,7 +110,7 @@ func (r *serverReader) boxSettings() []setting {
 		{"sealed", r.flag(&b.Sealed), "false", "the server runs in [a kernel of its own](sandbox.md#sealed), on one Linux machine"},
 		{"memory", r.word(func(of string) { b.Memory = of == "keep" }, "off", "keep"), `"off"`, "`\"keep\"`: the process [sleeps with its memory](sandbox.md#memory-that-lasts). It seals the server"},
 		{"image", kind{values: "the name of an image", read: func(m member, _ string) { b.Image = r.text(m.value, "image") }}, "(the stack's)", "the image of the box [on AWS](aws/deploy.md#images-of-boxes), or of a `sealed` server; for `docker run`, in place of the one there"},
-		{"place", r.word(func(place string) { b.Place = place }, "auto", "lambda", "fargate"), "(as with `\"auto\"`)", "where the box runs, on AWS. `\"lambda\"`: on Lambda, for at most 15 minutes at a time. `\"auto\"`: there, if the stack has it and the box is installed and has seldom much to do. A box that needs more runs on Fargate, such as one with an image, a profile or long calls"},
+		{"place", r.word(func(place string) { b.Place = place }, "auto", "lambda", "fargate"), "(as with `\"auto\"`)", "where the box runs, on AWS. `\"lambda\"`: on Lambda, if the stack has it, for at most 15 minutes at a time. `\"auto\"`: there, if the box is installed and has seldom much to do. A box that needs more runs on Fargate, such as one with an image, a profile or long calls"},
 	}
 }
 
@@ -127,7 +127,7 @@ func (r *reader) fileSettings(c *File) []setting {
 				c.connect = r.plain(nil, r.filled(m.value))
 			}
 		}}, "(none)", "third parties at which servers act for their users: [third-parties.md](third-parties.md)"},
-		{"audit", r.audits("", &r.audit), "", ""},
+		{"audit", r.audits("", &r.audit, `"off"`, "(none)"), "", ""},
 		{"groups", kind{values: "an object", read: func(m member, _ string) { c.groups = r.groups(m) }}, "(none)", "[one address](one-address.md#groups) for several servers"},
 		{"limits", kind{values: "an object", read: func(m member, _ string) {
 			if r.want(m.value, object, "x-dormouse.limits") {
