@@ -24,7 +24,7 @@ type addCommand struct {
 	Name      string   `arg:"" optional:"" help:"Name of the server. Without one, add guesses it."`
 	Command   []string `arg:"" optional:"" help:"The command that starts the server, after --. Or one word: npx://PACKAGE, uvx://PACKAGE, an image, a URL, a git repository, a folder, a script, a bundle (.mcpb), a server.json, or a name in the registry."`
 	Env       []string `short:"e" sep:"none" placeholder:"K=V" help:"A variable for the server, saved in .env, or a value that its bundle asks for; may be repeated."`
-	Cwd       string   `placeholder:"DIR" type:"path" help:"Working folder of the server, by default that of the servers file."`
+	Cwd       string   `placeholder:"DIR" type:"path" help:"Working folder of the server."`
 	HostPath  string   `name:"host-path" placeholder:"DIR" type:"path" help:"A folder that is copied for the server, with its dependencies installed."`
 	Header    []string `sep:"none" placeholder:"K: V" help:"A header for each request to the URL; may be repeated. A secret is saved in .env."`
 	OAuth     bool     `name:"oauth" help:"Each user signs in at the server of the URL."`

@@ -35,7 +35,7 @@ type callCommand struct {
 	Tool      string   `arg:"" help:"Name of one of its tools."`
 	Arguments []string `arg:"" optional:"" name:"key=value" help:"Arguments, converted to the types that the tool names."`
 	Args      string   `placeholder:"JSON" help:"All arguments as a JSON object."`
-	Once      string   `placeholder:"KEY" help:"Call the tool once, however often you repeat the command with this key."`
+	Once      string   `placeholder:"KEY" help:"Call the tool once, however often you repeat the command with this key within 24 hours."`
 	fileFlag
 	target
 	printing

@@ -17,7 +17,7 @@ import (
 )
 
 type importCommand struct {
-	From    string   `arg:"" help:"claude-desktop, claude-code, cursor, vscode, codex, gemini, windsurf or zed; a file in the form of any client; or - for standard input."`
+	From    string   `arg:"" help:"claude-desktop, claude-code, cursor, vscode, codex, gemini, windsurf or zed; a file in the form of one of them; or - for standard input."`
 	Only    []string `placeholder:"NAME" help:"Import only these servers."`
 	DryRun  bool     `name:"dry-run" help:"Only print what would be done."`
 	Replace bool     `help:"Replace servers that have the same name."`

@@ -76,7 +76,7 @@ type commands struct {
 	Grants  grantsCommand  `cmd:"" group:"Callers" help:"List and revoke what users have allowed to clients by signing in."`
 
 	Service serviceCommand `cmd:"" group:"Keeping and deploying" help:"Keep dormouse run up by systemd or launchd."`
-	Backup  backupCommand  `cmd:"" group:"Keeping and deploying" help:"Back the data folder up into one file, also while dormouse run is up."`
+	Backup  backupCommand  `cmd:"" group:"Keeping and deploying" help:"Back the data folder up into one file, without logs and installs, also while dormouse run is up."`
 	Restore restoreCommand `cmd:"" group:"Keeping and deploying" help:"Bring a backup back into the data folder. dormouse run must not be up."`
 
 	Check  checkCommand  `cmd:"" group:"Servers" help:"Show all mistakes in a servers file, without starting a server."`

@@ -82,7 +82,7 @@ type runCommand struct {
 	Idle     time.Duration `default:"120s" help:"How long a box may be idle, if its server has no time of its own."`
 	ExitIdle time.Duration `name:"exit-when-idle" placeholder:"TIME" help:"End when nobody has asked for so long; systemd starts it again (docs/vps.md)."`
 	Secure   secure        `embed:""`
-	Watch    bool          `help:"Start a server anew when a file below its folder is saved."`
+	Watch    bool          `help:"Start a server anew when a source file below its folder is saved."`
 	Says     says          `embed:""`
 	Trials   trials        `embed:""`
 }
