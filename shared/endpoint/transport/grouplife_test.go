@@ -89,3 +89,38 @@ func TestPollOfAGroupIsToldToComeBackWhenTheStoreIsDown(t *testing.T) { // P3
 		}
 	})
 }
+
+// A client that comes back gets nothing twice of a server whose session was ended.
+func TestTheEndOfAServersSessionLosesNoPlaceOverSSE(t *testing.T) {
+	grouped(t, 2, nil, func(t *testing.T, w *world) {
+		c := w.openSSE("", "").open()
+		c.accepted(callOf("s0__echo"))
+		commontest.OK(t, sessions.New(w.store, w.backend, w.limits).Terminate(t.Context(), sessions.MemberID(storage.ID(c.session), "s0")))
+		time.Sleep(time.Minute)
+		answers := 0
+		for _, call := range []string{callOf("s1__echo"), callOf("s0__echo")} {
+			c.accepted(call)
+			a := c.gone()
+			c.follow("", lastEventIs, a.lastID(t))
+			answers += len(messagesOf(t, a))
+		}
+		commontest.EqualIn(t, "answers, with that to initialize", 4, answers)
+	})
+}
+
+func TestTheEndOfAServersSessionLosesNoPlaceInAPoll(t *testing.T) {
+	grouped(t, 2, nil, func(t *testing.T, w *world) {
+		c := w.openGroup()
+		c.call("s0__echo")
+		member := sessions.MemberID(storage.ID(c.session), "s0")
+		w.outside(member).say("of s0")
+		last := c.get("").lastID(t)
+		commontest.OK(t, sessions.New(w.store, w.backend, w.limits).Terminate(t.Context(), member))
+		c.call("s1__echo")
+		last = c.get(last).lastID(t)
+		c.call("s0__echo")
+		if got := c.get(last).body; strings.Contains(got, "of s0") {
+			t.Errorf("what the client had got comes again: %s", got)
+		}
+	})
+}

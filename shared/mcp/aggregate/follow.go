@@ -3,6 +3,7 @@ package aggregate
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -79,7 +80,7 @@ func resumed(lastID string) (id string, places map[string]storage.Index, err err
 // following is the event stream of an HTTP+SSE client.
 type following struct {
 	*merged
-	places map[string]storage.Index // index of the last event that the client has of each member's stream
+	places map[string]storage.Index // index of the last event that the client has of each member's stream, as of the last Cursor
 	// joining has the members that a message with the method markJoined has announced, but whose session
 	// does not exist yet. The value counts the attempts to open the member's stream.
 	joining map[string]int
@@ -174,10 +175,17 @@ func (f *following) join() error {
 	return nil
 }
 
+// Cursor implements [sessions.Stream]. It also names a position in the stream of a member whose
+// session has ended, because a later session with the member goes on in that stream.
 func (f *following) Cursor() string {
-	text := string(f.id)
 	for _, p := range f.parts {
-		text += placeNext + p.member + placeMark + strconv.FormatInt(int64(p.index), 10)
+		f.places[p.member] = p.index
+	}
+	text := string(f.id)
+	for _, member := range slices.Sorted(maps.Keys(f.places)) {
+		if _, ok := f.g.member(member); ok || member == "" {
+			text += placeNext + member + placeMark + strconv.FormatInt(int64(f.places[member]), 10)
+		}
 	}
 	return text
 }

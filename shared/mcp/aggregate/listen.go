@@ -34,8 +34,8 @@ func (g *Group) Listen(ctx context.Context, id storage.ID, lastID string, until 
 	if err != nil {
 		return nil, err
 	}
-	l := &listening{merged: g.merge(ctx, id), of: of, until: until}
-	if err := l.openAll(ctx, places); err != nil {
+	l := &listening{merged: g.merge(ctx, id), of: of, places: places, until: until}
+	if err := l.openAll(ctx); err != nil {
 		l.stop()
 		return nil, err
 	}
@@ -44,9 +44,9 @@ func (g *Group) Listen(ctx context.Context, id storage.ID, lastID string, until 
 
 // openAll opens the standalone streams of the members that the session uses. If it uses none, openAll
 // opens the standalone stream of the session with the group, which has no events.
-func (l *listening) openAll(ctx context.Context, places map[string]string) error {
+func (l *listening) openAll(ctx context.Context) error {
 	for _, c := range l.g.joined(l.of) {
-		p, err := l.part(ctx, c, places[c.Server.Name])
+		p, err := l.part(ctx, c)
 		if err != nil {
 			return err
 		}
@@ -57,7 +57,7 @@ func (l *listening) openAll(ctx context.Context, places map[string]string) error
 	if len(l.parts) > 0 {
 		return nil
 	}
-	own, err := l.g.Host.At(l.g.As).Listen(ctx, l.id, places[""], l.until)
+	own, err := l.g.Host.At(l.g.As).Listen(ctx, l.id, l.places[""], l.until)
 	l.parts = []*part{{stream: own}}
 	return err
 }
@@ -84,8 +84,9 @@ func (g *Group) Again(lastID string) string {
 // listening is the standalone stream of a group.
 type listening struct {
 	*merged
-	of    storage.Session
-	until func(hold time.Duration) time.Time
+	of     storage.Session
+	places map[string]string // event id of the last event that the client had of each member's stream at the beginning
+	until  func(hold time.Duration) time.Time
 
 	begun   bool      // the method begin has succeeded
 	start   string    // event id that stands for the position before the first event
@@ -195,7 +196,7 @@ func (l *listening) take(ctx context.Context, h heard) (events []sessions.Event,
 		if !ok || slices.ContainsFunc(l.parts, func(p *part) bool { return p.member == c.Server.Name }) {
 			continue
 		}
-		p, err := l.part(ctx, c, "")
+		p, err := l.part(ctx, c)
 		if err != nil {
 			return events, err
 		}
@@ -217,8 +218,8 @@ func (l *listening) take(ctx context.Context, h heard) (events []sessions.Event,
 
 // part opens the standalone stream of a member. It returns nil if the session with the member
 // has ended or has no such stream.
-func (l *listening) part(ctx context.Context, c sessions.Caller, place string) (*part, error) {
-	s, err := l.g.Host.At(c).Listen(ctx, sessions.MemberID(l.id, c.Server.Name), place, l.until)
+func (l *listening) part(ctx context.Context, c sessions.Caller) (*part, error) {
+	s, err := l.g.Host.At(c).Listen(ctx, sessions.MemberID(l.id, c.Server.Name), l.places[c.Server.Name], l.until)
 	switch code := storage.CodeOf(err); {
 	case err == nil:
 		return &part{member: c.Server.Name, stream: s}, nil
@@ -268,7 +269,17 @@ func (l *listening) Start() string {
 	return l.Cursor()
 }
 
-func (l *listening) Cursor() string { return placeText(l.parts) }
+// Cursor implements [sessions.Stream]. As [following.Cursor], it keeps the places of ended sessions.
+func (l *listening) Cursor() string {
+	parts := slices.Clone(l.parts)
+	for _, c := range l.g.Members {
+		at, ok := l.places[c.Server.Name]
+		if ok && !slices.ContainsFunc(parts, func(p *part) bool { return p.member == c.Server.Name }) {
+			parts = append(parts, &part{member: c.Server.Name, place: at})
+		}
+	}
+	return placeText(parts)
+}
 
 // Close implements [sessions.Resumable]. The cursor is "", because the client has got its position
 // with the last event.
