@@ -157,8 +157,8 @@ func (r *Recorder) print(e Event) {
 }
 
 // JSONPrinter returns a printer that writes one JSON object a line. Times are RFC 3339 in UTC, and
-// durations are in milliseconds. It leaves out empty values, except for running. The member failed
-// is [Event.Failed]. It leaves out events of kind [RefusedAgain].
+// durations are in milliseconds. It leaves out empty values, but writes "running" also if it is 0.
+// The member "failed" is the result of [Event.Failed]. It leaves out events of kind [RefusedAgain].
 func JSONPrinter(w io.Writer) func(Event) {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shimName is the name of a shim process in its arguments, and its only argument.
+// shimName is both arguments of a shim process: os.Args[0] and os.Args[1].
 const shimName = "dormouse-sandbox"
 
 const (

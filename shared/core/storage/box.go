@@ -170,7 +170,7 @@ func (b Box) Choose(id ID, most int) int {
 		h := fnv.New64a()
 		_, _ = fmt.Fprintf(h, "%s %d", id, n)
 		sum := h.Sum64()
-		sum ^= sum >> 33 // the last bytes of FNV change few of its upper bits
+		sum ^= sum >> 33 // boxes differ only in the last bytes of the text, and FNV spreads those badly
 		sum *= 0xff51afd7ed558ccd
 		sum ^= sum >> 33
 		if full&(1<<n) == 0 && sum >= weight {

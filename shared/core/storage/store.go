@@ -178,8 +178,8 @@ type Log interface {
 	// Append writes a batch under the key of its first index, if that key is free. Append wakes callers
 	// that Wait for the stream. If the key has the same batch already, Append writes nothing, and
 	// returns nil, or Duplicate if b.Once is set. Batches are the same if they have equal Gen, Seq,
-	// Final, Retry to the millisecond, and bytes of events. If a driver repeats its own attempt, it
-	// must not take the batch of the first attempt for another caller's.
+	// Final, Retry to the millisecond, and bytes of events. A driver may repeat a write whose outcome
+	// it does not know. If it then finds its own batch, that is not a Duplicate.
 	//
 	// The key of a batch of the standalone stream is not free after the batch was dropped or has
 	// expired. A repeat of that batch may get nil or Conflict.

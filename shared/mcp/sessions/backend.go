@@ -31,9 +31,9 @@ type Server struct {
 	// InPlace means that the server has no box: the instance that gets a message executes
 	// it.
 	InPlace bool
-	// Preparing means that the server is being installed for the first time. As long as the
-	// handshake record has no answers, Manager answers initialize and lists itself, with empty
-	// lists. See [Manager.Prepared].
+	// Preparing means that the server is being installed for the first time. Until the server has
+	// answered once, Manager itself answers initialize, and returns empty lists of tools, prompts
+	// and resources. See [Manager.Prepared].
 	Preparing bool
 	// Tools are the tools that the server offers to any caller. [Caller.Tools] allows no others.
 	Tools storage.ToolFilter
