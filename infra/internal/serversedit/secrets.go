@@ -36,8 +36,8 @@ func (e *Entry) KeepSecrets(server string, env *Env) error {
 	return k.args(e.Args)
 }
 
-// remote moves secrets in the headers of a remote server, and in the query of its URL, to .env. A
-// scheme such as Bearer in front of a secret stays.
+// remote moves secrets in the headers of a remote server, and the password and secrets in the query
+// of its URL, to .env. A scheme such as Bearer in front of a secret stays.
 func (k keeper) remote(e *Entry) error {
 	for i, h := range e.Headers {
 		name := serversfile.InputVariable(k.server + "_" + h.Name)
@@ -51,6 +51,13 @@ func (k keeper) remote(e *Entry) error {
 			return err
 		}
 		e.Headers[i].Value = strings.TrimSpace(scheme + " " + moved)
+	}
+	if m := regexp.MustCompile(`^([a-z]+://[^/?#@:]*:)([^/?#@]+)(@.*)$`).FindStringSubmatch(e.URL); m != nil {
+		password, err := k.parts(serversfile.InputVariable(k.server+"_password"), m[2], func(string) bool { return true })
+		if err != nil {
+			return err
+		}
+		e.URL = m[1] + password + m[3]
 	}
 	base, query, ok := strings.Cut(e.URL, "?")
 	if !ok {

@@ -229,6 +229,22 @@ func TestSecretsOfAnEntryMoveAndTheRestStays(t *testing.T) {
 	}
 }
 
+func TestSecretsOfAURLMove(t *testing.T) {
+	for url, want := range map[string]string{
+		"https://example.com:8443/mcp?level=info":      "https://example.com:8443/mcp?level=info",
+		"https://example.com/a:b@c":                    "https://example.com/a:b@c",
+		"https://example.com/mcp?key=hunter2":          "https://example.com/mcp?key=${S_KEY}",
+		"https://ada:hunter2@example.com/mcp?key=${K}": "https://ada:${S_PASSWORD}@example.com/mcp?key=${K}",
+		"https://ada:${PASSWORD}@example.com/mcp":      "https://ada:${PASSWORD}@example.com/mcp",
+	} {
+		e := serversedit.Entry{URL: url}
+		commontest.OK(t, e.KeepSecrets("s", serversedit.NewEnv(nil, nil)))
+		if e.URL != want {
+			t.Errorf("%s became %s, want %s", url, e.URL, want)
+		}
+	}
+}
+
 func TestSecretsOfACommandLineMove(t *testing.T) {
 	for line, want := range map[string]string{
 		"-y @scope/pkg@1.2.3 /srv/notes --max-tokens 100":   "-y @scope/pkg@1.2.3 /srv/notes --max-tokens 100",
