@@ -35,7 +35,7 @@ func (v *Vault) Ask(of Asked, missing []Missing) error {
 	for _, m := range missing {
 		title := v.title(m.Provider)
 		if m.why != "" {
-			return storage.Errorf(storage.Forbidden, "%s%s: %s", storage.NeedsAccess, title, m.why).Because(&storage.NotConnected{})
+			return storage.Errorf(storage.Forbidden, "the server needs your access to %s: %s", title, m.why).Because(&storage.NotConnected{})
 		}
 		titles = append(titles, title)
 		of.Provider, of.Until = m.Provider, time.Now().Add(askFor).Unix()
@@ -46,7 +46,7 @@ func (v *Vault) Ask(of Asked, missing []Missing) error {
 			})
 		}
 	}
-	text := storage.NeedsAccess + strings.Join(titles, " and ") + ", which you have not connected"
+	text := "the server needs your access to " + strings.Join(titles, " and ") + ", which you have not connected"
 	if len(u.Pages) == 0 {
 		return storage.Errorf(storage.Forbidden, "%s; ask who runs this endpoint to set it, with dormouse secrets set", text).Because(u)
 	}

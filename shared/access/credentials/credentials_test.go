@@ -17,6 +17,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/access/credentials"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/store/storetest"
 )
 
@@ -37,6 +38,9 @@ func TestMissingTokenAsksTheUserAndWakesNoBox(t *testing.T) {
 		s.recorded()
 		visits := s.session("ada", "2025-11-25", `{"elicitation":{"url":{}}}`)
 		urls, ids := elicited(t, s.calls("ada", visits).body)
+		if _, why := sessions.FailureOf([]byte(s.calls("ada", visits).body), true); strings.Contains(why, "?e=") {
+			t.Errorf("a log line has the address of the page: %s", why)
+		}
 		if len(urls) != 2 || !strings.HasPrefix(urls[0], at+"/issues/connect?e=") || strings.Contains(urls[0], "ada") {
 			t.Fatalf("got %q", urls)
 		}
@@ -49,6 +53,9 @@ func TestMissingTokenAsksTheUserAndWakesNoBox(t *testing.T) {
 			res := s.call("ada", others, toolCall, map[string]string{"MCP-Protocol-Version": version})
 			if !strings.Contains(res.body, `"isError":true`) || !strings.Contains(res.body, at+"/issues/connect?e=") || !strings.Contains(res.body, "GitHub and notes") {
 				t.Errorf("%s: got %s", version, res.body)
+			}
+			if _, why := sessions.FailureOf([]byte(res.body), true); strings.Contains(why, "?e=") {
+				t.Errorf("a log line has the address of the page: %s", why)
 			}
 		}
 		s.asleep()

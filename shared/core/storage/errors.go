@@ -138,13 +138,10 @@ func (l *Limited) Error() string {
 }
 
 // NotConnected is the cause of a Forbidden error if a call needs an account at a third party that its
-// caller has not connected. The message of the error begins with [NeedsAccess].
+// caller has not connected.
 type NotConnected struct {
 	Pages []ConsentPage // where the user connects the accounts; none if the URL is not known
 }
-
-// NeedsAccess begins the message of an error whose cause is [NotConnected].
-const NeedsAccess = "the server needs your access to "
 
 // ConsentPage is a page that a user has to open.
 type ConsentPage struct {

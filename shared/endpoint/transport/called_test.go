@@ -45,7 +45,9 @@ func TestLogLineOfACallHasItsOutcome(t *testing.T) {
 		reported = `{"content":[{"type":"text","text":"no city London\nat line 3"}],"isError":true}`
 		refused  = `{"code":-32602,"message":"city London?"}`
 		held     = `{"code":-32602,"message":"the tool \"c\" is held back","data":{"dormouse/held":"c"}}`
-		account  = `{"content":[{"type":"text","text":"the server needs your access to GitHub, which you have not connected; open https://…"}],"isError":true}`
+		account  = `{"content":[{"type":"text","text":"the server needs your access to GitHub, which you have not connected; open https://…"}],"isError":true,"_meta":{"dormouse/connect":true}}`
+		elicited = `{"code":-32042,"message":"open https://…","data":{"dormouse/connect":true}}`
+		similar  = `{"content":[{"type":"text","text":"the server needs your access to room 9"}],"isError":true}`
 		died     = `{"code":-32603,"message":"server \"quiet\": exited with code 3","data":{"phase":"runtime"}}`
 	)
 	for name, tt := range map[string]struct {
@@ -60,6 +62,8 @@ func TestLogLineOfACallHasItsOutcome(t *testing.T) {
 		"with no word":           {func(r run) { r.fail(`{"code":-1,"message":""}`) }, "failed", "the server answered with the error -1", "the server answered with the error -1"},
 		"the tool is held":       {func(r run) { r.fail(held) }, "failed", `the tool "c" is held back`, `the tool "c" is held back`},
 		"an account is missing":  {func(r run) { r.end(account) }, "failed", "the caller has not connected an account at a third party that the server needs", "the caller has not connected an account at a third party that the server needs"},
+		"an account to connect":  {func(r run) { r.fail(elicited) }, "failed", "the caller has not connected an account at a third party that the server needs", "the caller has not connected an account at a third party that the server needs"},
+		"a server's own text":    {func(r run) { r.end(similar) }, "failed", "", "the server needs your access to room 9"},
 		"the process dies":       {func(r run) { r.fail(died) }, "failed", `server "quiet": exited with code 3`, `server "quiet": exited with code 3`},
 	} {
 		for show, why := range map[bool]string{false: tt.why, true: tt.ownsees} {

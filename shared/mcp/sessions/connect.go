@@ -47,7 +47,7 @@ func (u *use) unconnected(err error, byURL bool, requests ...wire.Message) *Call
 
 // notConnected returns the answer to one request. A client that supports elicitation by URL gets the
 // error with the pages at which the user connects the accounts. Any other client gets a text, which
-// for a tools/call is in the result.
+// for a tools/call is in the result. Each has the key metaConnect.
 func notConnected(m wire.Message, err error, pages []storage.ConsentPage, byURL bool) []byte {
 	text := err.Error()
 	if e, ok := errors.AsType[*storage.Error](err); ok {
@@ -64,16 +64,18 @@ func notConnected(m wire.Message, err error, pages []storage.ConsentPage, byURL 
 		list = append(list, elicitation{"url", p.ID, p.URL, p.Message})
 	}
 	if m.Method == wire.MethodToolsCall && (!byURL || len(list) == 0) {
-		return wire.ResultResponse(m.ID, fmt.Appendf(nil, `{"content":[{"type":"text","text":%s}],"isError":true}`, wire.AppendString(nil, text)))
+		return wire.ResultResponse(m.ID, fmt.Appendf(nil, `{"content":[{"type":"text","text":%s}],"isError":true,"_meta":{%q:true}}`, wire.AppendString(nil, text), metaConnect))
 	}
-	answer := &wire.Error{Code: wire.CodeURLElicitation, Message: text}
+	data := map[string]any{metaConnect: true}
 	if len(list) > 0 {
-		answer.Data = struct {
-			Elicitations []elicitation `json:"elicitations"`
-		}{list}
+		data["elicitations"] = list
 	}
-	return wire.ErrorResponse(m.ID, answer)
+	return wire.ErrorResponse(m.ID, &wire.Error{Code: wire.CodeURLElicitation, Message: text, Data: data})
 }
+
+// metaConnect is a key in the data of an error, or in the _meta of a result, that asks the user to
+// connect an account at a third party.
+const metaConnect = "dormouse/connect"
 
 // Visited tells the client of a session that its user has done what an elicitation by URL asked for
 // (MCP 2025-11-25, client/elicitation, "Completion Notifications for URL Mode"). age is how long the

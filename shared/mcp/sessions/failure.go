@@ -2,9 +2,7 @@ package sessions
 
 import (
 	"bytes"
-	"strings"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -13,10 +11,11 @@ import (
 // server.
 func FailureOf(response []byte, show bool) (failed bool, why string) {
 	if e := wire.Lookup(response, "error"); e != nil {
-		data := wire.Lookup(e, "data") // only errors of Dormouse have a phase, or name a held tool
-		if why, _ = wire.String(wire.Lookup(e, "message")); strings.HasPrefix(why, storage.NeedsAccess) {
+		data := wire.Lookup(e, "data") // only errors of Dormouse have one of these keys
+		if wire.Lookup(data, metaConnect) != nil {
 			return true, notAsked
 		}
+		why, _ = wire.String(wire.Lookup(e, "message"))
 		if show && why != "" || wire.Lookup(data, "phase") != nil || wire.Lookup(data, "dormouse/held") != nil {
 			return true, why
 		}
@@ -26,11 +25,11 @@ func FailureOf(response []byte, show bool) (failed bool, why string) {
 	if !bytes.Contains(response, []byte(`"isError"`)) || string(wire.Lookup(response, "result", "isError")) != "true" {
 		return false, ""
 	}
-	switch why = firstText(wire.Lookup(response, "result", "content")); {
-	case strings.HasPrefix(why, storage.NeedsAccess):
+	switch {
+	case wire.Lookup(response, "result", "_meta", metaConnect) != nil:
 		return true, notAsked
 	case show:
-		return true, why
+		return true, firstText(wire.Lookup(response, "result", "content"))
 	}
 	return true, ""
 }
