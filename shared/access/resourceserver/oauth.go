@@ -19,8 +19,9 @@
 // # How fast a change takes effect
 //
 // A token that its issuer has revoked stays valid until it expires; with introspection, for 30
-// seconds at most. A key that the issuer has withdrawn is used for at most 15 minutes. While the
-// issuer's keys cannot be fetched, the known ones are used for at most a day.
+// seconds at most. A key that the issuer has withdrawn verifies tokens for at most 10 minutes. Such a
+// token is good for 5 minutes more; that of a WebSocket until it expires. With introspection it is 30
+// seconds. While the issuer's keys cannot be fetched, the known ones are used for at most a day.
 package resourceserver
 
 import (

@@ -21,8 +21,7 @@ const (
 	// NotFound: there is no such record, or it has ended or expired. It is never used for
 	// trouble with the store.
 	NotFound Code = "not_found"
-	// Duplicate: another request in flight has the same id. Append with Batch.Once returns it if
-	// the log already has the same batch.
+	// Duplicate: the log has the batch already. Only Append with Batch.Once returns it.
 	Duplicate Code = "duplicate"
 	// Conflict: another writer was first. Read again and decide again.
 	Conflict Code = "conflict"
