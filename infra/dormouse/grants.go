@@ -45,19 +45,12 @@ type listGrantsCommand struct {
 
 func (c *listGrantsCommand) Run(t *terminal) error {
 	return c.useStore(func(ctx context.Context, store storage.Store) error {
-		const page = 100
 		lines := []grantLine{}
-		for after := ""; ; after = lines[len(lines)-1].ID {
-			grants, err := store.Grants().List(ctx, c.Tenant, after, page)
+		for g, err := range storage.All(ctx, store.Grants(), storage.GrantKind(), c.Tenant) {
 			if err != nil {
 				return err
 			}
-			for _, g := range grants {
-				lines = append(lines, lineOfGrant(g))
-			}
-			if len(grants) < page {
-				break
-			}
+			lines = append(lines, lineOfGrant(g))
 		}
 		return c.show(t, lines, func() error { return printGrants(t.out, lines, t.now()) })
 	})

@@ -86,7 +86,6 @@ func tenantsOf(ctx context.Context, store storage.Store) ([]string, error) {
 
 // callersOf returns the tenants that have sessions or keys.
 func callersOf(ctx context.Context, store storage.Store) ([]string, error) {
-	const page = 1000
 	found := map[string]bool{}
 	keys, err := apikey.List(ctx, store, "")
 	if err != nil {
@@ -95,19 +94,13 @@ func callersOf(ctx context.Context, store storage.Store) ([]string, error) {
 	for _, k := range keys {
 		found[k.Tenant] = true
 	}
-	for after := storage.ID(""); ; {
-		sessions, err := store.List(ctx, "", after, page)
+	for s, err := range storage.AllSessions(ctx, store, "", "") {
 		if err != nil {
 			return nil, err
 		}
-		for _, s := range sessions {
-			found[s.Tenant] = true
-			after = s.ID
-		}
-		if len(sessions) < page {
-			return slices.Sorted(maps.Keys(found)), nil
-		}
+		found[s.Tenant] = true
 	}
+	return slices.Sorted(maps.Keys(found)), nil
 }
 
 func quotasOf(file []byte, r quota.Report) (tenantQuotas, error) {

@@ -61,23 +61,23 @@ func (c *setSecretCommand) Run(t *terminal) error {
 	})
 }
 
-// known reports whether there is a key or a session of the principal.
+// mostSearched is among how many sessions known looks for a principal: ten reads of the store.
+const mostSearched = 10_000
+
+// known reports whether there is a key or a session of the principal. It reports true if it has not
+// looked at all sessions.
 func (p ofPrincipal) known(ctx context.Context, store storage.Store) (bool, error) {
 	keys, err := apikey.List(ctx, store, p.Tenant)
 	if err != nil || slices.ContainsFunc(keys, func(k storage.Key) bool { return k.Principal == p.Principal }) {
 		return err == nil, err
 	}
-	const page = 100
-	for after := storage.ID(""); ; {
-		sessions, err := store.List(ctx, p.Tenant, after, page)
-		if err != nil || slices.ContainsFunc(sessions, func(s storage.Session) bool { return s.Principal == p.Principal }) {
+	searched := 0
+	for s, err := range storage.AllSessions(ctx, store, p.Tenant, "") {
+		if searched++; err != nil || s.Principal == p.Principal || searched > mostSearched {
 			return err == nil, err
 		}
-		if len(sessions) < page {
-			return false, nil
-		}
-		after = sessions[page-1].ID
 	}
+	return false, nil
 }
 
 // sayStrange tells the user that a principal may be mistyped. Users who sign in have no key, and no
@@ -125,20 +125,13 @@ type listSecretsCommand struct {
 // Run lists the keys and tokens that principals have, without their values.
 func (c *listSecretsCommand) Run(t *terminal) error {
 	return c.useStore(func(ctx context.Context, store storage.Store) error {
-		const page = 100
 		lines := []secretLine{}
-		for after := ""; ; {
-			rows, err := store.UpstreamTokens().List(ctx, c.Tenant, after, page)
+		for r, err := range storage.All(ctx, store.UpstreamTokens(), storage.UpstreamTokenKind(), c.Tenant) {
 			if err != nil {
 				return err
 			}
-			for _, r := range rows {
-				if after = r.ID; c.Principal == "" || c.Principal == r.Principal {
-					lines = append(lines, lineOfSecret(r))
-				}
-			}
-			if len(rows) < page {
-				break
+			if c.Principal == "" || c.Principal == r.Principal {
+				lines = append(lines, lineOfSecret(r))
 			}
 		}
 		return c.show(t, lines, func() error {

@@ -74,19 +74,12 @@ func gaugesOf(ctx context.Context, m *machine, may func(tenant, server string) b
 		return now[k]
 	}
 	store := m.functions.Records()
-	const page = 1000
-	for after := storage.ID(""); ; {
-		list, err := store.List(ctx, "", after, page)
+	for s, err := range storage.AllSessions(ctx, store, "", "") {
 		if err != nil {
 			return nil, err
 		}
-		for _, s := range list {
-			if after = s.ID; may(s.Tenant, s.Server) {
-				at(s.Tenant, s.Server).sessions++
-			}
-		}
-		if len(list) < page {
-			break
+		if may(s.Tenant, s.Server) {
+			at(s.Tenant, s.Server).sessions++
 		}
 	}
 	s, err := statusOf(ctx, m)

@@ -17,7 +17,7 @@ import (
 const countWithin = 2 * time.Second
 
 // mostSeen is how many sessions are read to find the tenants that this machine has.
-const mostSeen = 100
+const mostSeen = 1000
 
 // recorded finds the tools of servers for some tenants. For a server in a box they are in its
 // handshake record, which has what the server last answered to tools/list.

@@ -17,35 +17,28 @@ const Jump storage.Generation = 1_000_000
 // backup. Without Advance, a restored box could not replace these. Nothing else may use the store
 // yet. After an error Advance may be called again.
 func Advance(ctx context.Context, store storage.Store) (boxes int, err error) {
-	const page = 1000
 	seen := map[storage.BoxID]bool{}
-	for after := storage.ID(""); ; {
-		sessions, err := store.List(ctx, "", after, page)
+	for s, err := range storage.AllSessions(ctx, store, "", "") {
 		if err != nil {
 			return boxes, err
 		}
-		for _, s := range sessions {
-			after = s.ID
-			id := s.Box()
-			if seen[id] {
-				continue
-			}
-			seen[id] = true
-			b, err := store.Box(ctx, id)
-			if err != nil {
-				return boxes, err
-			}
-			if b.Gen == 0 { // it has never run
-				continue
-			}
-			b.Gen += Jump
-			if err := store.SaveBox(ctx, b); err != nil {
-				return boxes, errors.Join(errors.New("the table is in use already"), err)
-			}
-			boxes++
+		id := s.Box()
+		if seen[id] {
+			continue
 		}
-		if len(sessions) < page {
-			return boxes, nil
+		seen[id] = true
+		b, err := store.Box(ctx, id)
+		if err != nil {
+			return boxes, err
 		}
+		if b.Gen == 0 { // it has never run
+			continue
+		}
+		b.Gen += Jump
+		if err := store.SaveBox(ctx, b); err != nil {
+			return boxes, errors.Join(errors.New("the table is in use already"), err)
+		}
+		boxes++
 	}
+	return boxes, nil
 }

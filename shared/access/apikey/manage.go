@@ -175,16 +175,12 @@ func NoKey() *storage.Error {
 //
 // Errors: Unavailable.
 func List(ctx context.Context, store storage.Keys, tenant string) ([]storage.Key, error) {
-	const page = 100
 	var all []storage.Key
-	for after := ""; ; after = all[len(all)-1].ID {
-		keys, err := store.Keys().List(ctx, tenant, after, page)
+	for k, err := range storage.All(ctx, store.Keys(), storage.KeyKind(), tenant) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, keys...)
-		if len(keys) < page {
-			return all, nil
-		}
+		all = append(all, k)
 	}
+	return all, nil
 }

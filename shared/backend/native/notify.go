@@ -57,11 +57,10 @@ const (
 )
 
 // maxTold is how many sessions ListChanged notifies at most. It looks for them in the first
-// listPages pages, of listPage sessions each, of the tenant's sessions.
+// maxLooked of the tenant's sessions.
 const (
 	maxTold   = 1000
-	listPage  = 500
-	listPages = 10
+	maxLooked = 5000
 )
 
 // ListChanged is [Backend.ListChanged] for the tenant and the server of this session.
@@ -81,23 +80,19 @@ func (k *Backend) ListChanged(ctx context.Context, tenant, server string, list L
 		return err
 	}
 	var told []storage.Session
-	after := storage.ID("")
-	for range listPages {
-		page, err := k.Store.List(ctx, tenant, after, listPage)
+	looked := 0
+	for s, err := range storage.AllSessions(ctx, k.Store, tenant, "") {
 		if err != nil {
 			return err
 		}
-		for _, x := range page {
-			if x.Server == server && x.State == storage.Ready {
-				told = append(told, x)
-			}
+		if s.Server == server && s.State == storage.Ready {
+			told = append(told, s)
 		}
-		if len(page) < listPage || len(told) >= maxTold {
+		if looked++; looked == maxLooked || len(told) == maxTold {
 			break
 		}
-		after = page[len(page)-1].ID
 	}
-	return k.notify.all(ctx, told[:min(len(told), maxTold)], raw)
+	return k.notify.all(ctx, told, raw)
 }
 
 func notification(method string, params any) ([]byte, error) {

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"context"
+	"iter"
 	"time"
 )
 
@@ -18,8 +19,8 @@ type Collection[T any] interface {
 	// Errors: Conflict if the Rev differs, NotFound if the row is gone.
 	Save(ctx context.Context, v T) error
 	// List returns the records of a tenant, or of all tenants for "", in order of ID. It
-	// begins after the given ID and returns at most limit. It may take several round trips,
-	// and may miss a record that was created a moment ago.
+	// begins after the given ID and returns at most limit; fewer are the last. It may take
+	// several round trips, and may miss a record that was created a moment ago.
 	List(ctx context.Context, tenant, after string, limit int) ([]T, error)
 }
 
@@ -78,4 +79,41 @@ func (k Kind[T]) Taken() error {
 // Changed returns the error of Save for a Rev that is not the stored one: Conflict.
 func (k Kind[T]) Changed() error {
 	return Errorf(Conflict, "the %s has been changed since it was read; read it again", k.Name)
+}
+
+// page is how many records [All] and [AllSessions] read at once: a thousand, and the one that says
+// that there are more.
+const page = 1001
+
+// All returns the records of a tenant, or of all tenants for "", in order of ID. An error is the
+// last element. All costs a List for each thousand records.
+func All[T any](ctx context.Context, c Collection[T], kind Kind[T], tenant string) iter.Seq2[T, error] {
+	list := func(after string) ([]T, error) { return c.List(ctx, tenant, after, page) }
+	return pages("", list, func(v T) string { return kind.Fields(&v).ID })
+}
+
+// AllSessions is [All] for sessions. It begins after the given ID.
+func AllSessions(ctx context.Context, s Sessions, tenant string, after ID) iter.Seq2[Session, error] {
+	list := func(after ID) ([]Session, error) { return s.List(ctx, tenant, after, page) }
+	return pages(after, list, func(s Session) ID { return s.ID })
+}
+
+func pages[K ~string, T any](after K, list func(after K) ([]T, error), id func(T) K) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for after := after; ; {
+			all, err := list(after)
+			for _, v := range all {
+				if !yield(v, nil) {
+					return
+				}
+				after = id(v)
+			}
+			if err != nil {
+				yield(*new(T), err)
+			}
+			if err != nil || len(all) < page {
+				return
+			}
+		}
+	}
 }

@@ -69,7 +69,8 @@ type Sessions interface {
 	// Errors: Conflict if the Rev differs, NotFound if the row is gone.
 	Save(ctx context.Context, s Session) error
 	// List returns the sessions of a tenant, or of all tenants for "", in order of ID.
-	// It begins after the given ID and returns at most limit. Expired ones are left out.
+	// It begins after the given ID and returns at most limit; fewer are the last. Expired
+	// ones are left out.
 	List(ctx context.Context, tenant string, after ID, limit int) ([]Session, error)
 }
 

@@ -34,9 +34,6 @@ func nothingYet(s storage.Session, method string) json.RawMessage {
 	return list
 }
 
-// mostTold is how many sessions Prepared reads at once.
-const mostTold = 1000
-
 // Prepared sends list_changed to the clients of a server whose first installation has ended,
 // successfully or not: to modern clients, and to clients whose session was created at the given time or
 // later.
@@ -44,19 +41,12 @@ const mostTold = 1000
 // Errors: Unavailable.
 func (h *Manager) Prepared(ctx context.Context, server string, since time.Time) error {
 	var errs []error
-	for after := storage.ID(""); ; {
-		page, err := h.store.List(ctx, "", after, mostTold)
-		if err != nil {
-			return errors.Join(append(errs, err)...)
+	for s, err := range storage.AllSessions(ctx, h.store, "", "") {
+		if err == nil && s.Server == server && (!s.Created.Before(since) || s.Transport == storage.Modern) {
+			err = h.out.tell(ctx, s.ID, h.limits.EventAge,
+				wire.NewNotification(wire.NotifyToolsChanged, nil), wire.NewNotification(wire.NotifyPromptsChanged, nil), wire.NewNotification(wire.NotifyResourcesChanged, nil))
 		}
-		for _, s := range page {
-			if after = s.ID; s.Server == server && (!s.Created.Before(since) || s.Transport == storage.Modern) {
-				errs = append(errs, h.out.tell(ctx, s.ID, h.limits.EventAge,
-					wire.NewNotification(wire.NotifyToolsChanged, nil), wire.NewNotification(wire.NotifyPromptsChanged, nil), wire.NewNotification(wire.NotifyResourcesChanged, nil)))
-			}
-		}
-		if len(page) < mostTold {
-			return errors.Join(errs...)
-		}
+		errs = append(errs, err)
 	}
+	return errors.Join(errs...)
 }

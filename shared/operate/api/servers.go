@@ -260,31 +260,33 @@ func (x *exchange) addSessions(list []Server) (tenants map[string]bool, err erro
 		at[list[i].Name] = &list[i]
 	}
 	looked, counted := 0, 0
-	return tenants, x.each("", func(s storage.Session) (bool, error) {
+	for s, err := range x.each("") {
+		if err != nil {
+			return nil, err
+		}
 		if counted++; counted > mostCounted {
 			for i := range list {
 				list[i].MoreSessions = true
 			}
-			return false, nil
+			break
 		}
 		tenants[s.Tenant] = true
 		server := at[s.Server]
 		if server == nil || s.State == storage.Ended {
-			return true, nil
+			continue
 		}
 		server.Sessions++
 		last := s.Used
 		if looked++; looked <= mostLooked {
-			var err error
 			if last, err = lastMessage(x, s); err != nil {
-				return false, err
+				return nil, err
 			}
 		}
 		if last = last.UTC(); server.LastMessage == nil || server.LastMessage.Before(last) {
 			server.LastMessage = &last
 		}
-		return true, nil
-	})
+	}
+	return tenants, nil
 }
 
 // tenants returns the tenants that the caller sees and that may have records.
@@ -306,21 +308,18 @@ func (x *exchange) withKeys(tenants map[string]bool) ([]string, error) {
 }
 
 // Tenants returns, in order, the tenants that have keys or sessions, and the tenant of callers
-// without a key. It reads at most the given number of sessions, rounded up to whole pages.
+// without a key. It looks at the given number of sessions at most.
 func Tenants(ctx context.Context, store storage.Store, sessions int) ([]string, error) {
 	seen := map[string]bool{}
 	if err := addKeys(ctx, store, seen); err != nil {
 		return nil, err
 	}
-	for after := storage.ID(""); sessions > 0; sessions -= page {
-		list, err := store.List(ctx, "", after, page)
+	for s, err := range storage.AllSessions(ctx, store, "", "") {
 		if err != nil {
 			return nil, err
 		}
-		for _, s := range list {
-			seen[s.Tenant], after = true, s.ID
-		}
-		if len(list) < page {
+		seen[s.Tenant] = true
+		if sessions--; sessions <= 0 {
 			break
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -15,31 +16,19 @@ import (
 
 // Pages of sessions.
 const (
-	page     = mostCounted + 1 // sessions that one read of the store returns
-	onAPage  = 100             // sessions of an answer, by default
+	onAPage  = 100 // sessions of an answer, by default
 	mostPage = 1000
 )
 
-// each calls visit for the sessions that the caller sees, in order from the one after the given id,
-// until visit returns false or an error.
-func (x *exchange) each(after storage.ID, visit func(storage.Session) (more bool, err error)) error {
-	for {
-		list, err := x.h.Store.List(x.r.Context(), x.caller.Tenant, after, page)
-		if err != nil {
-			return err
-		}
-		for _, s := range list {
-			if !x.caller.may(s.Tenant, s.Server) {
-				continue
-			}
-			if more, err := visit(s); err != nil || !more {
-				return err
+// each returns the sessions that the caller sees, in order from the one after the given id. An error
+// is the last element.
+func (x *exchange) each(after storage.ID) iter.Seq2[storage.Session, error] {
+	return func(yield func(storage.Session, error) bool) {
+		for s, err := range storage.AllSessions(x.r.Context(), x.h.Store, x.caller.Tenant, after) {
+			if (err != nil || x.caller.may(s.Tenant, s.Server)) && !yield(s, err) {
+				return
 			}
 		}
-		if len(list) < page {
-			return nil
-		}
-		after = list[len(list)-1].ID
 	}
 }
 
@@ -63,22 +52,25 @@ func (x *exchange) sessions() (any, error) {
 		return nil, err
 	}
 	answer := Sessions{Sessions: []Session{}}
-	err = x.each(storage.ID(query.Get("after")), func(s storage.Session) (bool, error) {
-		if name := query.Get("server"); name != "" && name != s.Server {
-			return true, nil
+	server, who := query.Get("server"), query.Get("principal")
+	for s, err := range x.each(storage.ID(query.Get("after"))) {
+		if err != nil {
+			return nil, err
 		}
-		if who := query.Get("principal"); who != "" && who != s.Principal {
-			return true, nil
+		if server != "" && server != s.Server || who != "" && who != s.Principal {
+			continue
 		}
 		if len(answer.Sessions) == limit {
 			answer.Next = answer.Sessions[limit-1].ID
-			return false, nil
+			break
 		}
 		last, err := lastMessage(x, s)
+		if err != nil {
+			return nil, err
+		}
 		answer.Sessions = append(answer.Sessions, sessionOf(s, last))
-		return true, err
-	})
-	return answer, err
+	}
+	return answer, nil
 }
 
 func sessionOf(s storage.Session, last time.Time) Session {
@@ -103,15 +95,16 @@ func (x *exchange) session() (storage.Session, error) {
 		return s, err
 	}
 	var found []storage.Session
-	err = x.each("", func(s storage.Session) (bool, error) {
-		if strings.HasPrefix(string(s.ID), name) {
-			found = append(found, s)
+	for s, err := range x.each(storage.ID(name)) { // the ids that begin so are the next ones
+		if err != nil {
+			return s, err
 		}
-		return len(found) < 2 && (len(found) == 0 || strings.HasPrefix(string(s.ID), name)), nil
-	})
+		if len(found) > 1 || !strings.HasPrefix(string(s.ID), name) {
+			break
+		}
+		found = append(found, s)
+	}
 	switch {
-	case err != nil:
-		return s, err
 	case len(found) == 0:
 		return s, storage.Errorf(storage.NotFound, "no session %s: it has ended or expired; dormouse sessions lists those there are", name)
 	case len(found) > 1:
