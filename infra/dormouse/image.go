@@ -97,6 +97,9 @@ func (c *imageCommand) Run(t *terminal) error {
 			return err
 		}
 	}
+	for _, r := range all.Rejected() {
+		rows = append(rows, bakedServer{Server: r.Name, Why: r.Reason()})
+	}
 	return c.show(t, rows, func() error { return printBaked(t.out, rows) })
 }
 

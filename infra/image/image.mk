@@ -14,9 +14,10 @@ $(CRANE): | need-go
 # make deploy calls it. IMAGE is the RepositoryUri of the stack's outputs and a tag that
 # is not there yet; RunnerImage then names it. LOCKS is a folder of locks, such
 # as cache/locks of a machine where the servers were installed: boxes install the same bytes.
-# BAKE= leaves the servers of SERVERS out of the image.
+# BAKE= leaves the servers of SERVERS out of the image. So does LOCKS, because a server in the
+# image was installed without these locks.
 SERVERS ?= servers.json
-BAKE    ?= 1
+BAKE    ?= $(if $(LOCKS),,1)
 .PHONY: image
 image: runner-aws bin/dormouse need-python $(CRANE) ## Push the image of the boxes, with the servers of servers.json installed, without Docker (IMAGE=REPOSITORY:TAG LOCKS=FOLDER BAKE=; password of user AWS on stdin)
 	@[ -n '$(IMAGE)' ] || { echo 'want IMAGE=REPOSITORY:TAG, the RepositoryUri of the stack: aws ecr get-login-password | make image IMAGE=...:mine' >&2; exit 1; }
