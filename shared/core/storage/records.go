@@ -71,7 +71,7 @@ type Session struct {
 	ServerInfo json.RawMessage `json:",omitempty"` // Modern only: the server's serverInfo, nil if unknown
 	Params     json.RawMessage `json:",omitempty"` // Modern only: what sessions.Manager.Learn has kept
 	Created    time.Time
-	Used       time.Time // when the last message came; updated only when half of the life is over
+	Used       time.Time // when a message last moved Expires; it does only when half of the life is over
 	Expires    time.Time
 	Served     bool        // a process has done more for the session than answer requests for lists, so it may have state
 	Pushes     bool        // the server may send messages outside of requests

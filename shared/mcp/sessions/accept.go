@@ -189,7 +189,7 @@ func bodyOf(msgs []wire.Message, batch bool) []byte {
 	return wire.Array(raws)
 }
 
-// ready makes a session Ready, so that it lives for [Limits.Life] after each message.
+// ready makes a session Ready, so that its messages extend its life; see [Limits.Life].
 func (u *use) ready(ctx context.Context) error {
 	return u.update(ctx, func(s *storage.Session) bool {
 		if s.State != storage.Created {

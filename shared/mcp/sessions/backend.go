@@ -123,7 +123,7 @@ type Handover interface {
 
 // Limits of sessions. [New] replaces zero values by the defaults.
 type Limits struct {
-	Life        time.Duration // how long a session lives after its last message; 7 days
+	Life        time.Duration // a session ends after half of it to all of it without a message; 7 days
 	InitTimeout time.Duration // how long a session lives until notifications/initialized comes; 60 s
 	StartTime   time.Duration // how much longer a session lives if a server must be started for its initialize; 300 s
 	EventAge    time.Duration // how long events and answers are kept; at most and by default storage.EventAge
