@@ -187,6 +187,24 @@ func TestADayOnAScreen(t *testing.T) {
 	})
 }
 
+func TestTextsOfOthersDoNotControlTheScreen(t *testing.T) {
+	const odd = "a\x1b[2J\r\u0085b"
+	open(t, display.Options{Form: display.Lines}, 300, func(p *page) {
+		p.Start(display.Start{File: odd, Notes: []string{odd}, Servers: []display.Server{{Name: odd, Why: odd, Place: odd}}})
+		p.Say(odd)
+		p.at(journal.Event{Kind: journal.ServersRefused, Name: odd, Detail: odd, Reason: odd, Hint: odd})
+		p.at(journal.Event{Kind: journal.ToolsHeld, Name: odd, Detail: odd, Lines: []string{odd}})
+		synctest.Wait()
+		got := p.out.String()
+		if strings.ContainsAny(got, "\x1b\r\u0085") {
+			t.Errorf("the screen gets %q", got)
+		}
+		if n := strings.Count(got, "a [2J  b"); n != 13 {
+			t.Errorf("%d texts in %q", n, got)
+		}
+	})
+}
+
 func TestADayInTheLogOfAnotherProgram(t *testing.T) {
 	open(t, display.Options{Form: display.Records, Stamps: true}, 80, func(p *page) {
 		day(p)

@@ -11,6 +11,7 @@ import (
 
 // take counts an event for the status line, and prints it.
 func (t *Terminal) take(e journal.Event) {
+	e = plainEvent(e)
 	t.count(e)
 	if t.opts.Form == Screen {
 		t.bottom.note(e)

@@ -8,6 +8,7 @@ const manyServers = 8
 
 // Start prints the first block: the servers, their addresses, and what the user can do.
 func (t *Terminal) Start(s Start) {
+	s = s.plain()
 	t.do(func() {
 		t.begun = s
 		for _, server := range s.Servers {

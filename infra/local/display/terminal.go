@@ -166,4 +166,4 @@ func (t *Terminal) ToggleVerbose() {
 func (t *Terminal) Clients() { t.do(t.clients) }
 
 // Say prints a line that is about no particular server.
-func (t *Terminal) Say(text string) { t.do(func() { t.line(time.Now(), "", text) }) }
+func (t *Terminal) Say(text string) { t.do(func() { t.line(time.Now(), "", plain(text)) }) }
