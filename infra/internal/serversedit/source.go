@@ -72,7 +72,7 @@ func Read(text []byte, path string, dollar bool) (Source, error) {
 		}
 		src.Servers = []Theirs{s}
 	case noServers:
-		return src, fmt.Errorf("%s has no servers in the form of any client: write {\"mcpServers\": {\"name\": {\"command\": \"…\"}}}", path)
+		return src, fmt.Errorf("%s has no servers in a form that import knows: write {\"mcpServers\": {\"name\": {\"command\": \"…\"}}}", path)
 	default:
 		src.Inputs, project = inputs(text), project || form == vscodeServers
 		if form != aloneServer {

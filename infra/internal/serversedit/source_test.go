@@ -19,8 +19,8 @@ func TestWrongFilesOfClientsSayWhereAndQuoteNothing(t *testing.T) {
 		"[mcp_servers.x]\n[mcp_servers.x] # hunter2":              "f:2:2: not TOML: table x already exists",
 		`{"mcpServers": {"hunter1": {}, "hunter1": {}}}`:          "f:1:32: duplicate key",
 		`{"mcpServers": ["hunter2"]}`:                             "f:1:16: mcpServers must be an object",
-		`{"command": "hunter2"}`:                                  "f has no servers in the form of any client",
-		`{"x": {"command": "hunter2"}, "y": "hunter2"}`:           "f has no servers in the form of any client",
+		`{"command": "hunter2"}`:                                  "f has no servers in a form that import knows",
+		`{"x": {"command": "hunter2"}, "y": "hunter2"}`:           "f has no servers in a form that import knows",
 		`{"servers": {"x": {"command": "a", "args": "hunter2"}}}`: "",
 	} {
 		src, err := serversedit.Read([]byte(text), "f", false)
