@@ -14,8 +14,8 @@ import (
 
 // In search mode a client of a group gets two tools in place of hundreds. find_tools searches the lists
 // of the members, which come from the handshake records, as for tools/list. Before all checks the group
-// replaces a call of call_tool by a call of the tool that it names. Access rules and quotas are
-// therefore those of the named tool.
+// replaces a call of call_tool by a call of the tool that it names. Access rules are therefore those
+// of the named tool.
 
 const (
 	toolFind = "find_tools"
