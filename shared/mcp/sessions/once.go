@@ -144,7 +144,7 @@ const KeyInUse = "idempotency_key_in_progress"
 // StillRunning returns the error for a tools/call with an idempotency key whose response cannot be
 // held until the end of the call.
 func StillRunning() *wire.Error {
-	return keyError(KeyInUse, "the call is still running; send it again with the same key")
+	return keyError(KeyInUse, "the call is still running; repeat it with the same key")
 }
 
 // keyName returns the store's key for the durable value of a call. It has a hash of the client's key,
