@@ -99,7 +99,7 @@ func (o *output) tails() (stderr, stdout string) { return o.stderr.Last(o.hide),
 func (o *output) besides(words string) string {
 	switch {
 	case words != "":
-		return ", and has said"
+		return ", and has printed text"
 	case o.spoke:
 		return ", and has sent other messages"
 	case o.wrote.lines > 0:
