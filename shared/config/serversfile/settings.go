@@ -83,9 +83,9 @@ func (r *serverReader) boxSettings() []setting {
 	return []setting{
 		{"profile", kind{values: wordsOf(append(slices.Sorted(maps.Keys(profiles())), noProfile))}, "(none, or [that of guests](sandbox.md#when-others-can-call))", "a sandbox with limits: [which](sandbox.md#choose-a-profile). `\"none\"`: no profile, although others can call"},
 		{"network", kind{values: "`\"on\"`, `\"off\"`, or a list of hosts", read: r.network}, `"on"`, "`\"off\"`: no network. A list such as `[\"api.github.com\", \"*.slack.com:443\"]` [seals](sandbox.md#sealed) the server, which then reaches [these hosts only](sandbox.md#which-hosts-a-server-calls)"},
-		{"memory_mb", r.whole(&b.MemoryMB, 16, 1<<20), "(none)", "limit of all its processes [together](sandbox.md#choose-a-profile); on AWS its box has at least as much"},
-		{"cpus", r.number(&b.CPUs, 0.01, 64), "(none)", "how many processors its processes may use, rounded up to whole ones; on AWS a task of Fargate has at least as many"},
-		{"pids_limit", r.whole(&b.Pids, 1, 1<<16), "(none)", "limit of processes and threads, where the system [can keep it](sandbox.md)"},
+		{"memory_mb", r.whole(&b.MemoryMB, 16, 1<<20), "(none)", "limit of each process [together](sandbox.md#choose-a-profile) with what it starts; on AWS the box has at least as much"},
+		{"cpus", r.number(&b.CPUs, 0.01, 64), "(none)", "how many processors each process may use with what it starts, rounded up to whole ones; on AWS a task of Fargate has at least as many"},
+		{"pids_limit", r.whole(&b.Pids, 1, 1<<16), "(none)", "limit of processes and threads of each process with what it starts, where the system [can keep it](sandbox.md)"},
 		{"read_only_rootfs", r.flag(&b.ReadOnlyRootFS), "false", "the process writes only to its workspace and a temporary folder, and reads [what one with a profile does](sandbox.md#choose-a-profile)"},
 		{"host_path", kind{values: "a path, or `\"auto\"`", read: func(m member, _ string) { b.HostPath = r.path(m.value, "host_path") }}, "(none)", "a folder that is copied to the workspace, with its Python or Node dependencies installed. `\"auto\"`: the folder of the program"},
 		{"host_path_mode", r.word(func(mode string) { b.HostPathWritable = mode == "rw" }, "ro", "rw"), `"ro"`, "`\"rw\"`: the folder itself"},
