@@ -46,14 +46,14 @@ func (r *serverReader) readServer() Server {
 	case has(ours.value, "native"): // also with a value that is no valid name
 		// The server is part of this program: it is not started, and has no box. Its answers are
 		// not stored, because the program may change with the next deployment.
-		r.refuse(entry, false, "native", append([]string{"command", "args", "env", "cwd"}, urlKeys()...)...)
+		r.refuse(entry, false, "native", append([]string{"command", "args", "env", "envFile", "cwd"}, urlKeys()...)...)
 		r.refuse(ours.value, true, "native", "box", "idle_seconds", "startup_timeout_sec")
 		s.Record = false
 	case remote:
 		// Dormouse starts nothing, so there is no box. The server's lists are not stored, because
 		// Dormouse asks for them each time.
-		for _, key := range []string{"command", "args", "env", "cwd"} {
-			if m, _ := entry.get(key); key == "command" || len(m.value.members)+len(m.value.items) > 0 {
+		for _, key := range []string{"command", "args", "env", "envFile", "cwd"} {
+			if m, _ := entry.get(key); key == "command" || len(m.value.members)+len(m.value.items)+len(m.value.text) > 0 {
 				r.refuse(entry, false, "the url", key)
 			}
 		}
