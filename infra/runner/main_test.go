@@ -225,7 +225,7 @@ func TestWhoSharesAProcessIsNotedOnceAndStaysSmall(t *testing.T) {
 func TestAServerGetsTheValuesOfItsSecrets(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	commontest.OK(t, syscall.Mkfifo(pipe, 0o600))
-	s := parsed(t, `{"command": "/bin/sh", "args": ["-c", "printf %s $TOKEN > $0; cat", "`+pipe+`"], "env": {"TOKEN": "ssm:/x/y"}}`)
+	s := parsed(t, `{"command": "/bin/sh", "args": ["-c", "printf %s $TOKEN > $0", "`+pipe+`"], "env": {"TOKEN": "ssm:/x/y"}}`)
 	log := slog.New(slog.DiscardHandler)
 	env := environment{"DORMOUSE_ENV_TOKEN": "t0p"}
 	b := newBox(s, setup{work: t.TempDir(), cache: t.TempDir(), env: env, own: ownEnvironment()}, log)
@@ -240,7 +240,7 @@ func TestAServerGetsTheValuesOfItsSecrets(t *testing.T) {
 	}()
 	b.Deliver(runner.Delivery{
 		ID: "d", Session: "s", Principal: "p", Init: json.RawMessage(`{}`),
-		Raw: []byte(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`), // no call, for whose end a box would wait
+		Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`),
 	})
 	got, err := os.ReadFile(pipe) // waits until somebody writes
 	commontest.OK(t, err)

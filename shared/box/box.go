@@ -159,9 +159,7 @@ func (b *Box) forProcess(m wire.Message) bool {
 		return true
 	case wire.Response:
 		return b.server.Images != nil // the process that asked may be asleep, and this response wakes it
-	case wire.Notification:
-		return m.Method != wire.NotifyInitialized && m.Method != wire.NotifyCancelled
-	default:
+	default: // a notification reaches a process that runs, and no other
 		return false
 	}
 }

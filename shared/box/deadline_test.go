@@ -37,7 +37,10 @@ func inBubble(t *testing.T, s Server, test func(*testing.T, dialogue)) {
 func inBubbleWith(t *testing.T, s Server, capabilities string, test func(*testing.T, dialogue)) {
 	t.Helper()
 	inBubbleFrom(t, s, func(t *testing.T, d dialogue) {
-		d.Deliver(Delivery{ID: "first", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)})
+		d.mu.Lock()
+		_, g, _ := d.session("s", "")
+		g.start(nil)
+		d.mu.Unlock()
 		d.greets(capabilities)
 		d.drain()
 		test(t, d)

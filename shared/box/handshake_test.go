@@ -51,8 +51,9 @@ func TestClientsInitializeIsAnsweredFromTheHandshake(t *testing.T) {
 	commontest.EqualIn(t, "the process got params", clientInit, string(wire.Lookup(lines[0], "params")))
 }
 
-func TestClientsHandshakeNotificationStartsNoProcess(t *testing.T) {
+func TestNotificationOfAClientStartsNoProcess(t *testing.T) {
 	r := newRig(t, "normal")
+	r.deliver(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
 	r.deliver(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	r.deliver(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
 	commontest.EqualIn(t, "the box is not idle", true, r.idle())
