@@ -78,7 +78,7 @@ func gaugesOf(ctx context.Context, m *machine, may func(tenant, server string) b
 		if err != nil {
 			return nil, err
 		}
-		if may(s.Tenant, s.Server) {
+		if s.State != storage.Ended && may(s.Tenant, s.Server) {
 			at(s.Tenant, s.Server).sessions++
 		}
 	}

@@ -15,8 +15,11 @@ import (
 // program.
 func TestMetricsSayWhatRuns(t *testing.T) {
 	m := started(t, nil)
-	for id, tenant := range map[storage.ID]string{"aaaa1": "acme", "aaaa2": "acme", "bbbb1": `b"ob`} {
+	for id, tenant := range map[storage.ID]string{"aaaa1": "acme", "aaaa2": "acme", "bbbb1": `b"ob`, "over1": "acme"} {
 		s := storage.Session{ID: id, Server: "mine", Tenant: tenant, Principal: "ada", Expires: time.Now().Add(time.Hour)}
+		if id == "over1" {
+			s.State = storage.Ended
+		}
 		commontest.OK(t, m.functions.Records().Create(t.Context(), s))
 	}
 	m.recorder.Record(journal.Event{Kind: journal.ServerReady, Tenant: "acme", Name: "mine", Measured: journal.Measured{Install: 2 * time.Second}})
