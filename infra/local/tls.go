@@ -49,7 +49,7 @@ func (s *secured) start(ctx context.Context) {
 	}
 	go func() {
 		if err := s.Prepare(); err != nil && ctx.Err() == nil {
-			s.missing(err, s.Domain+" must lead to this machine, and the authority must reach port 443 or 80 of it; the next connection tries again")
+			s.missing(err, s.Domain+" must lead to this machine, and the authority must reach port 443 or 80 of it; a connection a minute later tries again")
 		}
 	}()
 }
