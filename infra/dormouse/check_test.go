@@ -49,11 +49,7 @@ func TestCheckSaysWhatRunDoes(t *testing.T) {
 				c, _, mistakes := readServers(cfg)
 				var want []string
 				if c != nil {
-					for _, server := range c.Names() {
-						if s, _ := c.Server(server); !s.Disabled {
-							want = append(want, server)
-						}
-					}
+					want = append(want, enabled(c)...)
 				}
 				served, err := servedBy(t, cfg)
 				if (err == nil) != (c != nil) {

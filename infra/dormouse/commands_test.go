@@ -120,7 +120,7 @@ func (s *shell) used() {
 	commontest.OK(s.t, err)
 	s.file(bill.File, string(used))
 	s.file("broken.json", "{\n  \"mcpServers\": {\n    \"a\": {\"command\": \"x\" \"args\"}\n  }\n}\n")
-	s.file("mixed.json", "{\n  // Two of four are wrong.\n  \"mcpServers\": {\n    \"good\": {\"command\": \"a\"},\n    \"unset\": {\"command\": \"a\", \"env\": {\"K\": \"${NOT_SET}\"}},\n    \"remote\": {\"url\": \"https://example.com/mcp\"},\n    \"two\": {\"command\": 1, \"args\": 2, \"startup\": 3}\n  }\n}\n")
+	s.file("mixed.json", "{\n  // Two of five are wrong.\n  \"mcpServers\": {\n    \"good\": {\"command\": \"a\"},\n    \"unset\": {\"command\": \"a\", \"env\": {\"K\": \"${NOT_SET}\"}},\n    \"remote\": {\"url\": \"https://example.com/mcp\"}, \"off\": {\"command\": \"a\", \"disabled\": true},\n    \"two\": {\"command\": 1, \"args\": 2, \"startup\": 3}\n  }\n}\n")
 	s.file("list.json", "{\n  \"mcpServers\": []\n}\n")
 	s.file("servers.json", `{"mcpServers":{"buggy":{"command":"a"},"everything":{"command":"b"}}}`)
 }

@@ -200,7 +200,12 @@ func preparable(servers string, only []string) (names []string, err error) {
 	if only != nil {
 		return names, nil
 	}
-	return slices.DeleteFunc(file.Names(), func(name string) bool { s, _ := file.Server(name); return s.Disabled }), nil
+	return enabled(file), nil
+}
+
+// enabled returns the names of the servers that are not disabled.
+func enabled(file *serversfile.File) []string {
+	return slices.DeleteFunc(file.Names(), func(name string) bool { s, _ := file.Server(name); return s.Disabled })
 }
 
 // hostAlone serves a servers file at a free port of loopback while fn runs. The caller sets

@@ -176,7 +176,7 @@ func check(cfg local.Config) checked {
 		found.Warnings = append(found.Warnings, remarkAt(w.Position, w.Text))
 	}
 	if c != nil {
-		found.Servers = c.Names()
+		found.Servers = enabled(c)
 	}
 	for _, err := range mistakes {
 		if e, ok := errors.AsType[*serversfile.Error](err); ok {
