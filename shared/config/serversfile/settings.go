@@ -109,7 +109,7 @@ func (r *serverReader) boxSettings() []setting {
 		{"install_scripts", r.flag(&b.InstallScripts), "false", "packages may run their own code during installation: [with which rights](../SECURITY.md#what-protects-what)"},
 		{"sealed", r.flag(&b.Sealed), "false", "the server runs in [a kernel of its own](sandbox.md#sealed), on one Linux machine"},
 		{"memory", r.word(func(of string) { b.Memory = of == "keep" }, "off", "keep"), `"off"`, "`\"keep\"`: the process [sleeps with its memory](sandbox.md#memory-that-lasts). It seals the server"},
-		{"image", kind{values: "the name of an image", read: func(m member, _ string) { b.Image = r.text(m.value, "image") }}, "(the stack's)", "the image of the box [on AWS](aws/deploy.md#images-of-boxes), or of a `sealed` server; for `docker run`, in place of the one there"},
+		{"image", kind{values: "the name of an image", read: func(m member, _ string) { b.Image = r.text(m.value, "image") }}, "(the stack's)", "the image of the box [on AWS](aws/deploy.md#images-of-boxes), or of a `sealed` server; for `docker run`, in place of the one there, unless Docker starts it"},
 		{"place", r.word(func(place string) { b.Place = place }, "auto", "lambda", "fargate"), "(as with `\"auto\"`)", "where the box runs, on AWS. `\"lambda\"`: on Lambda, if the stack has it, for at most 15 minutes at a time. `\"auto\"`: there, if the box is installed and has seldom much to do. A box that needs more runs on Fargate, such as one with an image, a profile or long calls"},
 	}
 }
