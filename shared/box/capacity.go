@@ -33,6 +33,7 @@ func (b *Box) makeRoom() (free *process, ok bool) {
 	}
 	if free == nil && idle != nil {
 		b.log.Info("an idle process is stopped to make room", "server", b.server.Name, "process", idle.group.id, "limit", b.server.MaxProcesses)
+		idle.evicted = ", and another process of its server needed its place"
 		idle.stop(nil)
 		free = idle
 	}
@@ -59,6 +60,7 @@ func (b *Box) Idlest() (since time.Time, stop func() <-chan struct{}, ok bool) {
 			return nil
 		}
 		b.log.Info("an idle process is stopped, because the memory is full", "server", b.server.Name, "process", p.group.id)
+		p.evicted = ", and another process needed its memory"
 		p.stop(nil)
 		return p.over
 	}, true

@@ -306,6 +306,10 @@ func TestLogTellsTheLifeOfAProcess(t *testing.T) {
 	for want, end := range map[string]func(r *rig){
 		`out of cheese\n--- .* process \d+ exited with code 3\n$`:                                      func(r *rig) { r.call("2", "die", "0") },
 		`--- .* process \d+ (exited with code 0|was killed by SIG[A-Z]+); Dormouse ended it: .*ada\n$`: func(r *rig) { r.Halt(frame.Halt{By: "ada"}) },
+		`--- .*; Dormouse ended it: .*memory\n$`: func(r *rig) {
+			_, stop, _ := r.Idlest()
+			stop()
+		},
 	} {
 		t.Run(want, func(t *testing.T) {
 			kept := &page{}

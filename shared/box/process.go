@@ -59,6 +59,7 @@ type ending struct {
 	failed   *fault // the error with which requests of the process end; nil if its exit explains that
 	followed bool   // another process starts after the end of this one
 	replaced string // why another process takes over the conversation, for the log; "" if none does
+	evicted  string // for whom an idle process was ended before its time, for the log; "" if it was not
 
 	since *written // the result of [process.reason], nil before the first call
 }

@@ -134,7 +134,7 @@ func (e *ending) cause() string {
 	case e.replaced != "":
 		return e.replaced
 	default:
-		return "it had nothing to do"
+		return "it had nothing to do" + e.evicted
 	}
 	_, what, _ := strings.Cut(e.failed.message, ": ") // what follows the name of the server
 	what, _, _ = strings.Cut(what, ";")
