@@ -238,7 +238,7 @@ func (m *machine) boxStopped(t fleet.Status) {
 	tenant, _ := storage.BoxID(t.Box).Parts()
 	e := journal.Event{Kind: journal.BoxSleep, Name: t.Server, PID: t.PID, Tenant: tenant, Duration: t.Stopped.Sub(t.Started)}
 	if t.ExitCode != 0 {
-		e.Kind, e.Detail = journal.BoxCrash, fmt.Sprintf("exit code %d %s %s", t.ExitCode, t.Signal, t.Reason)
+		e.Kind, e.Reason = journal.BoxCrash, strings.Join(strings.Fields(fmt.Sprintf("exit code %d %s %s", t.ExitCode, t.Signal, t.Reason)), " ")
 	}
 	m.recorder.Record(e)
 	if t.ExitCode == 0 && !m.stopping.Load() {

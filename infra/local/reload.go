@@ -86,7 +86,7 @@ func (r *reloader) reload() (serversfile.Changes, error) {
 		r.m.file.breaks(name + ":" + why)
 		if text := err.Error(); text != r.refused {
 			r.refused = text
-			r.m.recorder.Record(journal.Event{Kind: journal.ServersRefused, Name: name, Detail: why})
+			r.m.recorder.Record(journal.Event{Kind: journal.ServersRefused, Name: name, Reason: why})
 		}
 		return changes, err
 	}

@@ -122,8 +122,8 @@ func TestFileThatCannotBeServedChangesNothingAndIsSaidOnce(t *testing.T) {
 				t.Errorf("what was there before: %d %s", status, text)
 			}
 			told := r.told()
-			if len(told) != 1 || told[0]["kind"] != "servers.refused" || !strings.HasPrefix(told[0]["detail"].(string), test.want) ||
-				!strings.HasSuffix(told[0]["detail"].(string), "; what was there before is still served") {
+			if len(told) != 1 || told[0]["kind"] != "servers.refused" || !strings.HasPrefix(told[0]["reason"].(string), test.want) ||
+				!strings.HasSuffix(told[0]["reason"].(string), "; what was there before is still served") {
 				t.Errorf("told %v, want %s", told, test.want)
 			}
 		})

@@ -127,9 +127,9 @@ func (b *invokedBoxes) ended(event, answer []byte, failed error) {
 	e := journal.Event{Kind: journal.BoxSleep, Name: i.Server, Duration: time.Since(s.Started)}
 	switch {
 	case failed != nil:
-		e.Kind, e.Detail = journal.BoxCrash, failed.Error()
+		e.Kind, e.Reason = journal.BoxCrash, failed.Error()
 	case end.ExitCode != 0:
-		e.Kind, e.Detail = journal.BoxCrash, fmt.Sprintf("exit code %d %s", end.ExitCode, end.Reason)
+		e.Kind, e.Reason = journal.BoxCrash, fmt.Sprintf("exit code %d %s", end.ExitCode, end.Reason)
 	case !b.site.Stopping():
 		b.site.Lines.Asleep(i.Server)
 	}

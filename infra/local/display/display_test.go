@@ -155,7 +155,7 @@ func day(p *page) {
 		Reason: "everything needs npx, which is not installed", Hint: "install Node.js 20 or newer, or run the container image",
 	})
 	p.at(journal.Event{Kind: journal.ServersChanged, Name: "servers.json", Detail: "+ notes   ~ mine (args; its 2 sessions go on)   - old"})
-	p.at(journal.Event{Kind: journal.ServersRefused, Name: "servers.json", Detail: "9:3 a comma is missing; what was there before is still served"})
+	p.at(journal.Event{Kind: journal.ServersRefused, Name: "servers.json", Reason: "9:3 a comma is missing; what was there before is still served"})
 	p.at(journal.Event{Kind: journal.Refused, Reason: "mcp.example.com is not served", Hint: "start with --public-url https://mcp.example.com", Trace: "t3"})
 	p.at(journal.Event{Kind: journal.Refused, Name: "memory", Tenant: "acme", Principal: "bob", Reason: "this API key is not for memory; it is for notes", Measured: journal.Measured{Sender: journal.Sender{Key: "k7h2", Address: "192.0.2.7", Refusal: "forbidden"}}})
 	p.at(journal.Event{Kind: journal.RefusedAgain, Name: "memory", Reason: "this API key is not for memory; it is for notes"})
@@ -165,7 +165,7 @@ func day(p *page) {
 	time.Sleep(120 * time.Second)
 	p.at(journal.Event{Kind: journal.BoxSleep, Name: "mine", PID: 7, Duration: 140 * time.Second})
 	p.at(journal.Event{Kind: journal.ServerAsleep, Name: "mine", Duration: 120 * time.Second})
-	p.at(journal.Event{Kind: journal.BoxCrash, Name: "everything", PID: 8, Detail: "exit code 1", Reason: "the cache cannot be written"})
+	p.at(journal.Event{Kind: journal.BoxCrash, Name: "everything", PID: 8, Reason: "exit code 1; the cache cannot be written"})
 }
 
 // golden compares a text with a file in testdata.

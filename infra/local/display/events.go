@@ -114,7 +114,7 @@ func (t *Terminal) people(e journal.Event) {
 func (t *Terminal) process(e journal.Event) {
 	switch {
 	case e.Kind == journal.BoxCrash:
-		t.line(e.Time, e.Name, t.red("failed")+": the process of its box ended: "+joined("; ", e.Detail, e.Reason))
+		t.line(e.Time, e.Name, t.red("failed")+": the process of its box ended: "+e.Reason)
 		t.hint(e.Hint)
 	case t.opts.Verbose && e.Kind != journal.ServerStopped && e.Kind != journal.ProcessCount:
 		text := e.Kind

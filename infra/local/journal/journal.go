@@ -16,10 +16,10 @@ import (
 const (
 	BoxWake  = "box.wake"  // the runner of a box was started
 	BoxSleep = "box.sleep" // the runner ended by itself, or after it was asked to; Duration: how long it ran
-	BoxCrash = "box.crash" // the runner ended otherwise; Detail: how; Duration: how long it ran
+	BoxCrash = "box.crash" // the runner ended otherwise; Reason: how; Duration: how long it ran
 
 	ServersChanged = "servers.changed" // a changed servers file is served now; Name: the file; Detail: how it differs
-	ServersRefused = "servers.refused" // a changed servers file cannot be served, so the previous one still is; Detail: why
+	ServersRefused = "servers.refused" // a changed servers file cannot be served, so the previous one still is; Reason: why
 
 	// ProcessCount says that the last running process has ended. The Recorder creates it.
 	ProcessCount = "process.count"
