@@ -28,7 +28,7 @@ func drain(ctx context.Context, m *machine) {
 	m.public.close()
 	ctx, cancel := context.WithTimeout(ctx, drainWithin)
 	defer cancel()
-	calls, kept := m.public.use.calls()+m.lines.Open(), suspended(ctx, m)
+	calls, kept := m.public.use.calls()+len(m.lines.Open()), len(suspended(ctx, m))
 	m.log.Info("the machine drains", "calls", calls, "suspended", kept)
 	if d := m.cfg.Display; d != nil && calls+kept > 0 {
 		d.Say(draining(calls, kept))
@@ -58,15 +58,26 @@ func awaitCalls(ctx context.Context, m *machine, deadline time.Time) {
 	}
 }
 
-// inFlight reports whether a client waits for the response to a POST, or a call goes on without a
-// request, such as one over a WebSocket. It does not count calls that wait for an answer of their
-// client, because they go on in the next process.
+// inFlight reports whether a client waits for the response to a POST, or a call of a remote or native
+// server goes on without a request, such as one over a WebSocket. It does not count calls that wait
+// for an answer of their client, because they go on in the next process. A call of another server
+// goes on only as long as its box.
 func inFlight(ctx context.Context, m *machine) bool {
 	if m.public.use.calls() > 0 {
 		return true
 	}
-	open := m.lines.Open()
-	return open > 0 && open > suspended(ctx, m)
+	open := m.inPlace(m.lines.Open())
+	return open > 0 && open > m.inPlace(suspended(ctx, m))
+}
+
+// inPlace returns how many of these servers run in no box.
+func (m *machine) inPlace(servers []string) (n int) {
+	for _, name := range servers {
+		if s, ok := m.servers.Load().Server(name); ok && s.InPlace() {
+			n++
+		}
+	}
+	return n
 }
 
 // draining returns the line for the user about a drain: which calls it waits for, and which calls
@@ -90,26 +101,27 @@ func number(n int, what string) string {
 	return fmt.Sprint(n, " ", what)
 }
 
-// suspended returns how many calls in the store wait for answers of their clients. If the store
-// fails, it returns what it has counted so far.
-func suspended(ctx context.Context, m *machine) (n int) {
+// suspended returns the server of each call in the store that waits for an answer of its client. If
+// the store fails, it returns what it has found so far.
+func suspended(ctx context.Context, m *machine) (servers []string) {
 	store := m.functions.Records()
 	due, err := store.Due(ctx)
 	if err != nil {
-		return 0
+		return nil
 	}
 	for _, b := range due {
 		items, err := store.Items(ctx, b)
 		if err != nil {
-			return n
+			return servers
 		}
 		for _, it := range items {
 			if it.State == storage.Suspended {
-				n++
+				_, server := b.Parts()
+				servers = append(servers, server)
 			}
 		}
 	}
-	return n
+	return servers
 }
 
 // haltAwake tells each box that is awake to end its processes when they have nothing in flight. The

@@ -3,12 +3,17 @@ package local
 import (
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 	"github.com/dormouse-mcp/dormouse/infra/runner"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/observe"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -45,5 +50,19 @@ func TestListenersAreNoCallsInFlight(t *testing.T) {
 		if s.Handler.ServeHTTP(nil, r); calls != want {
 			t.Errorf("%s: %d calls, want %d", r.Header.Get(wire.HeaderMethod), calls, want)
 		}
+	}
+}
+
+// An older server in a box keeps its question to a client of 2026-07-28 until its box ends. If the client
+// never comes back, nothing reports the end of the call, and no stop may wait for it.
+func TestACallInABoxIsInFlightOnlyAsLongAsItsBox(t *testing.T) {
+	servers, _, err := serversfile.Parse([]byte(`{"mcpServers":{"boxed":{"command":"x"},"native":{"x-dormouse":{"native":"x"}}}}`), "servers.json", nil)
+	commontest.OK(t, err)
+	for server, want := range map[string]bool{"boxed": false, "native": true} {
+		m, _ := idleMachine(t, 0)
+		m.servers.Store(servers)
+		m.lines = journal.NewLines(m.recorder, journal.Options{Hide: strings.Clone, Lists: func(_, _, _ string) bool { return true }})
+		m.lines.Observe(&observe.Event{Kind: observe.Request, Tool: "t", Outcome: observe.Open, Stream: "1", Account: storage.Account{Server: server}})
+		commontest.EqualIn(t, server, want, inFlight(t.Context(), m))
 	}
 }

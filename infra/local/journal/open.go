@@ -31,17 +31,18 @@ func (l *Lines) goesOn(stream storage.StreamID) {
 	}
 }
 
-// Open returns how many open calls there are that no HTTP request waits for, such as calls over
-// WebSockets.
-func (l *Lines) Open() (n int) {
+// Open returns the server of each open call that no HTTP request waits for, such as calls over
+// WebSockets. If the call is executed in a box, and its client never came back after a question of
+// the server, the call may have ended.
+func (l *Lines) Open() (servers []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, e := range l.open {
 		if e.Kind != "" { // an entry without a kind is the end of a call that is not known yet
-			n++
+			servers = append(servers, e.Name)
 		}
 	}
-	return n
+	return servers
 }
 
 // ended records the end of a call. If the call is not known yet, ended stores its end in l.open, as an
