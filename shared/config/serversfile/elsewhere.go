@@ -67,6 +67,8 @@ func (r *serverReader) command(n node, field string) (command string, ok bool) {
 		return "", false
 	case strings.TrimSpace(command) == "" || strings.Contains(command, "\x00"):
 		r.fail(n.at, "%s: %s: exec: needs a command, as in \"exec:op read op://vault/item/field\"", r.what, field)
+	case r.folder == "" && strings.HasPrefix(field, "header "):
+		r.fail(n.at, "%s: %s: a command can be executed on one machine only: on AWS write the value, or ${principal:NAME}", r.what, field)
 	case r.folder == "":
 		r.fail(n.at, "%s: %s: a command can be executed on one machine only: on AWS write \"ssm:NAME\" or \"secretsmanager:NAME\"", r.what, field)
 	case r.exposed != "":

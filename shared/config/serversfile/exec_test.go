@@ -79,18 +79,18 @@ func TestCommandsAreKeptApartFromValues(t *testing.T) {
 // A file that others can write, and a file of functions, have no commands.
 func TestCommandsAreRefusedWhereOthersCouldWriteThem(t *testing.T) {
 	const ofFile = "the command is not executed, because other users can write the file: chmod go-w servers.json"
-	const onAWS = `a command can be executed on one machine only: on AWS write "ssm:NAME" or "secretsmanager:NAME"`
+	const onAWS = "a command can be executed on one machine only: on AWS write "
 	aws, _, err := serversfile.Parse([]byte(withCommands), "servers.json", variables(map[string]string{"OTHER": ""}))
 	commontest.OK(t, err)
 	group, _ := here(t, 0o660)
 	everybody, _ := here(t, 0o606)
 	for _, test := range []struct {
-		name string
-		file *serversfile.File
-		want string
-	}{{"AWS", aws, onAWS}, {"group", group, ofFile}, {"everybody", everybody, ofFile}} {
+		name         string
+		file         *serversfile.File
+		want, header string
+	}{{"AWS", aws, onAWS + `"ssm:NAME" or "secretsmanager:NAME"`, onAWS + "the value, or ${principal:NAME}"}, {"group", group, ofFile, ofFile}, {"everybody", everybody, ofFile, ofFile}} {
 		rejected := test.file.Rejected()
-		if len(rejected) != 2 || rejected[0].Cause() != `env "TOKEN": `+test.want || rejected[1].Cause() != "header Authorization: "+test.want {
+		if len(rejected) != 2 || rejected[0].Cause() != `env "TOKEN": `+test.want || rejected[1].Cause() != "header Authorization: "+test.header {
 			t.Errorf("%s: %v", test.name, rejected)
 		}
 	}
