@@ -27,6 +27,7 @@ func TestSettingsOfTheStandardVariables(t *testing.T) {
 		{environ: "OTEL_EXPORTER_OTLP_ENDPOINT=c:4318", refused: "OTEL_EXPORTER_OTLP_ENDPOINT is no URL"},
 		{environ: "OTEL_EXPORTER_OTLP_ENDPOINT=http://c\nOTEL_EXPORTER_OTLP_PROTOCOL=grpc", refused: `OTEL_EXPORTER_OTLP_PROTOCOL is "grpc"; Dormouse sends http/json`},
 		{environ: "OTEL_EXPORTER_OTLP_ENDPOINT=http://c\nOTEL_EXPORTER_OTLP_HEADERS=hunter22", refused: "OTEL_EXPORTER_OTLP_HEADERS: write key=value"},
+		{environ: "OTEL_EXPORTER_OTLP_ENDPOINT=http://c\nOTEL_EXPORTER_OTLP_TIMEOUT=1\nOTEL_EXPORTER_OTLP_TRACES_TIMEOUT=2s", refused: `OTEL_EXPORTER_OTLP_TRACES_TIMEOUT is "2s"`},
 		{environ: "OTEL_EXPORTER_OTLP_ENDPOINT=http://c\nOTEL_TRACES_SAMPLER=traceidratio\nOTEL_TRACES_SAMPLER_ARG=NaN", refused: `OTEL_TRACES_SAMPLER_ARG is "NaN"`},
 	} {
 		s, err := otlp.FromEnviron(strings.Split(tt.environ, "\n"), "dormouse")

@@ -134,9 +134,8 @@ func list(text string) (pairs [][2]string, err error) {
 }
 
 func (v variables) times(s *Settings, _ string) error {
-	for name, to := range map[string]*time.Duration{
-		"OTEL_EXPORTER_OTLP_TIMEOUT": &s.Timeout, "OTEL_BSP_SCHEDULE_DELAY": &s.Every,
-	} {
+	timeout, _ := v.of("TIMEOUT")
+	for name, to := range map[string]*time.Duration{timeout: &s.Timeout, "OTEL_BSP_SCHEDULE_DELAY": &s.Every} {
 		if v[name] == "" {
 			continue
 		}
