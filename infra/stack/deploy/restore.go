@@ -52,7 +52,8 @@ func (p *program) restore(ctx context.Context, at string) error {
 	if err := p.active(ctx, table); err != nil {
 		return err
 	}
-	if err := p.advance(ctx, table, keys); err != nil {
+	region, err := p.advance(ctx, table, keys)
+	if err != nil {
 		return fmt.Errorf("%s is restored, and cannot be used yet: %w", table, err)
 	}
 	for _, setting := range [][]string{
@@ -63,26 +64,27 @@ func (p *program) restore(ctx context.Context, at string) error {
 			return fmt.Errorf("%s is restored, and lacks a setting: %w", table, err)
 		}
 	}
-	p.say("\nLook at it:\n  bin/dormouse sessions --store 'dynamodb:%s'\nHave the functions use it:\n  make deploy CONFIG=%s ARGS='RestoredTable=%s'", table, p.config.section, table)
+	p.say("\nLook at it:\n  bin/dormouse sessions --store 'dynamodb:%s?region=%s'\nHave the functions use it:\n  make deploy CONFIG=%s ARGS='RestoredTable=%s'", table, region, p.config.section, table)
 	return nil
 }
 
-// advance prepares the boxes in a restored table for their next start; see [restored.Advance].
-func (p *program) advance(ctx context.Context, table string, keys dynamostore.Keys) error {
+// advance prepares the boxes in a restored table for their next start, and returns the region of the
+// table; see [restored.Advance].
+func (p *program) advance(ctx context.Context, table string, keys dynamostore.Keys) (region string, err error) {
 	arn, err := p.aws(ctx, "dynamodb", "describe-table", "--table-name", table, "--query", "Table.TableArn", "--output", "text")
 	if err != nil {
-		return err
+		return "", err
 	}
 	parts := strings.SplitN(arn, ":", 5)
 	if len(parts) < 5 {
-		return fmt.Errorf("%q is no ARN of a table", arn)
+		return "", fmt.Errorf("%q is no ARN of a table", arn)
 	}
 	at := dynamostore.Location{Table: table, Region: parts[3], Endpoint: os.Getenv("AWS_ENDPOINT_URL")}
 	boxes, err := restored.Advance(ctx, dynamostore.New(at.Client(keys, nil), table, dynamostore.Options{}))
 	if err == nil {
 		p.say("%d boxes are ready to wake", boxes)
 	}
-	return err
+	return at.Region, err
 }
 
 // keys returns the credentials that the aws command uses.
