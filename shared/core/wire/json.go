@@ -32,6 +32,16 @@ func Replace(raw []byte, value json.RawMessage, path ...string) (out []byte, ok 
 	return slices.Concat(raw[:start], value, raw[end:]), true
 }
 
+// WithDescription returns an object, which must have a member, with another description. All other
+// bytes stay the same.
+func WithDescription(raw []byte, text string) json.RawMessage {
+	value := AppendString(nil, text)
+	if has, ok := Replace(raw, value, "description"); ok {
+		return has
+	}
+	return slices.Concat([]byte(`{"description":`), value, []byte{','}, bytes.TrimLeft(raw, " \t\r\n")[1:])
+}
+
 // Compact returns raw on one line, as the stdio transport requires. If raw has no line break,
 // Compact returns raw itself, and else a copy without the whitespace between tokens. Strings and
 // digits stay as they are, and nothing is escaped. raw must be valid JSON.

@@ -1,7 +1,6 @@
 package sessions
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -158,7 +157,7 @@ func visible(tools storage.ToolFilter, list json.RawMessage) json.RawMessage {
 		}
 		if text, says := tools.Says[name]; ok && says {
 			changed = true
-			tool = described(tool, text)
+			tool = wire.WithDescription(tool, text)
 		}
 		left = append(left, tool)
 	}
@@ -167,13 +166,4 @@ func visible(tools storage.ToolFilter, list json.RawMessage) json.RawMessage {
 	}
 	list, _ = wire.Replace(list, wire.Array(left), "tools")
 	return list
-}
-
-func described(tool json.RawMessage, text string) json.RawMessage {
-	value := wire.AppendString(nil, text)
-	if has, ok := wire.Replace(tool, value, "description"); ok {
-		return has
-	}
-	// The tool has a name, so there is another member after the first brace.
-	return slices.Concat([]byte(`{"description":`), value, []byte{','}, bytes.TrimLeft(tool, " \t\r\n")[1:])
 }

@@ -33,7 +33,7 @@ type place struct {
 
 func newPlace(t *testing.T, change ...func(*api.Options)) *place {
 	t.Helper()
-	file, _, err := serversfile.Parse([]byte(`{"mcpServers":{"one":{"command":"a"},"two":{"command":"b"},"off":{"command":"c","disabled":true},"bad":{"command":1}}}`), "servers.json", nil)
+	file, _, err := serversfile.Parse([]byte(`{"mcpServers":{"one":{"command":"a","x-dormouse":{"tools":{"descriptions":{"echo":"Says it"}}}},"two":{"command":"b"},"off":{"command":"c","disabled":true},"bad":{"command":1}}}`), "servers.json", nil)
 	commontest.OK(t, err)
 	p := &place{t: t, store: storagetest.NewMemory(), keys: map[string]string{}}
 	for name, g := range map[string]apikey.Grant{
@@ -179,7 +179,7 @@ func TestServersHaveStateToolsAndSessionsOfTheCallersTenant(t *testing.T) {
 	}
 	commontest.Same(t, map[string]string{"one": api.Awake, "two": api.Awake, "off": api.Off, "bad": api.NotServed}, got)
 	var tools api.Tools
-	if p.ask("viewer", "GET", "/api/v1/servers/one/tools", "", &tools); len(tools.Tools) != 2 || string(tools.Tools[0]) != `{"name":"echo"}` {
+	if p.ask("viewer", "GET", "/api/v1/servers/one/tools", "", &tools); len(tools.Tools) != 2 || string(tools.Tools[0]) != `{"description":"Says it","name":"echo"}` {
 		t.Errorf("%+v", tools)
 	}
 	for path, want := range map[string]string{"two": "not_found", "oen": "not_found", "bad": "unavailable"} {

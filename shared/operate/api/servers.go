@@ -342,10 +342,16 @@ func addKeys(ctx context.Context, store storage.Store, tenants map[string]bool) 
 func (o Options) Known(ctx context.Context, tenant string, s serversfile.Server) (tools []json.RawMessage, taken time.Time, err error) {
 	defer func() {
 		offered := s.Tools.Filter()
-		tools = slices.DeleteFunc(tools, func(tool json.RawMessage) bool {
+		nameOf := func(tool json.RawMessage) string {
 			name, _ := wire.String(wire.Lookup(tool, "name"))
-			return !offered.Allows(name)
-		})
+			return name
+		}
+		tools = slices.DeleteFunc(tools, func(tool json.RawMessage) bool { return !offered.Allows(nameOf(tool)) })
+		for i, tool := range tools {
+			if text, says := offered.Says[nameOf(tool)]; says {
+				tools[i] = wire.WithDescription(tool, text)
+			}
+		}
 	}()
 	if !s.InPlace() {
 		tools, taken, err = recorded(ctx, o.Store, tenant, s)
