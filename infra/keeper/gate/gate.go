@@ -469,8 +469,11 @@ func lost(a netip.Addr, machine []netip.Addr) bool {
 // services.
 func closed(a netip.Addr, machine []netip.Addr) bool {
 	a = within(a)
-	metadata := []netip.Addr{netip.MustParseAddr("fd00:ec2::254"), netip.MustParseAddr("168.63.129.16"), netip.MustParseAddr("100.100.100.200")}
-	return lost(a, machine) || !a.IsGlobalUnicast() || slices.Contains(metadata, a)
+	metadata := []string{
+		"168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254",
+		"fd00:c1::a9fe:a9fe", "fd00:42::42", "fd00:a9fe:a9fe::1", "fd00:100::100:200",
+	}
+	return lost(a, machine) || !a.IsGlobalUnicast() || slices.Contains(metadata, a.String())
 }
 
 // private reports whether an address belongs to a private network.

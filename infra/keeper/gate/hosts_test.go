@@ -268,6 +268,7 @@ func TestAddressesThatNoBoxReaches(t *testing.T) {
 		"127.0.0.1": true, "127.9.9.9": true, "::1": true, "0.0.0.0": true, "0.1.2.3": true, "::": true, "192.168.7.7": true, "2001:db8::7": true,
 		"169.254.169.254": true, "fe80::1": true, "fd00:ec2::254": true, "224.0.0.1": true, "ff02::1": true, "255.255.255.255": true, "240.0.0.1": true, "198.18.0.1": true,
 		"64:ff9b::a9fe:a9fe": true, "64:ff9b::101:101": false, "2002:7f00:1::": true, "64:ff9b::c0a8:707": true, "168.63.129.16": true, "100.100.100.200": true,
+		"192.0.0.192": true, "fd00:ec2::23": true, "fd20:ce::254": true, "fd00:c1::a9fe:a9fe": true, "fd00:42::42": true, "fd00:a9fe:a9fe::1": true, "fd00:100::100:200": true,
 	} {
 		equal(t, text, want, closed(netip.MustParseAddr(text), machine))
 	}

@@ -7,10 +7,11 @@ import (
 	"slices"
 )
 
-// special are the blocks without public hosts (RFC 6890) for which [Public] has no other test. Clouds
-// use some addresses of 100.64.0.0/10 for their metadata.
+// special are the blocks without public hosts (RFC 6890) for which [Public] has no other test, and
+// 168.63.129.16, at which a machine in Azure reaches Azure's own services. Clouds use some addresses of
+// 100.64.0.0/10 for their metadata.
 var special = prefixes("0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
-	"240.0.0.0/4", "2001::/23", "2001:db8::/32", "3fff::/20")
+	"240.0.0.0/4", "168.63.129.16/32", "2001::/23", "2001:db8::/32", "3fff::/20")
 
 func prefixes(texts ...string) (all []netip.Prefix) {
 	for _, text := range texts {
