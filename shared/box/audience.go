@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
 // maxMembers limits how many sessions share a process, because some clients never end their
@@ -94,18 +95,22 @@ func (a *audience) event(st *stream, raw []byte, final bool) {
 
 // direct returns the session whose client gets m, a request of the process. That is the session of
 // owner, the newest call in flight. If owner is nil, it is the newest session whose client can
-// answer. direct refuses m if no such client can answer, or if mixed is true. The argument mixed is
-// true if calls of several principals are in flight: one user's client must not get the question of
-// another user.
+// answer. The result is nil if the process has one session only.
+//
+// direct refuses m if no such client can answer. A client of 2026-07-28 can answer only as long as it
+// waits for a call. direct also refuses m if mixed is true, because calls of several principals are
+// then in flight: one user's client must not get the question of another user.
 func (a *audience) direct(owner *request, mixed bool, m wire.Message) (*session, *wire.Error) {
-	switch {
+	switch wide := a.box.server.Scope.wide(); {
 	case mixed:
 		return nil, &wire.Error{Code: wire.CodeInternal, Message: "calls of several clients are in flight, and nothing shows which of them this request belongs to"}
+	case !wide && (owner != nil || !bridge.SaysModern(a.speaker.init)):
+		return nil, nil
 	case owner != nil && owner.stream.session.can(m):
 		return owner.stream.session, nil
 	case owner == nil:
 		for _, s := range slices.Backward(a.members) {
-			if s.can(m) {
+			if s.can(m) && !bridge.SaysModern(s.init) {
 				return s, nil
 			}
 		}

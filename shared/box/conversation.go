@@ -41,10 +41,10 @@ type clientSide interface {
 	// event sends a message to the client of a stream. A nil stream is the standalone stream. final
 	// marks the last event of the stream.
 	event(to *stream, raw []byte, final bool)
-	// direct returns the session whose client gets a request of the process, or the error with
-	// which the request is refused. It is called only if several sessions share the process. The
-	// argument owner is the call to which the request may belong, nil for none; mixed is true if
-	// calls of several principals are in flight.
+	// direct returns the session whose client gets a request of the process, nil if the process has
+	// one session only, or the error with which the request is refused. The argument owner is the
+	// call to which the request may belong, nil for none; mixed is true if calls of several
+	// principals are in flight.
 	direct(owner *request, mixed bool, m wire.Message) (*session, *wire.Error)
 }
 
@@ -311,12 +311,9 @@ func (c *conversation) ask(m wire.Message) *wire.Error {
 		return &wire.Error{Code: wire.CodeInternal, Message: "too many requests to the client are open"}
 	}
 	owner, mixed := c.owner()
-	var to *session
-	if c.shared {
-		var refused *wire.Error
-		if to, refused = c.clients.direct(owner, mixed, m); refused != nil {
-			return refused
-		}
+	to, refused := c.clients.direct(owner, mixed, m)
+	if refused != nil {
+		return refused
 	}
 	c.questionN++
 	token := wire.Lookup(m.Params, "_meta", wire.MetaProgressToken)

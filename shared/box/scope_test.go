@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
 // newCrowd is a box whose sessions share processes.
@@ -187,6 +189,22 @@ func TestAQuestionOfNoCallGoesToTheNewestSessionThatCanAnswer(t *testing.T) {
 	method, _ := wire.String(wire.Lookup(c.hear("ann/1", "").Raw, "method"))
 	commontest.EqualIn(t, "ann was told", wire.MethodRootsList, method)
 	commontest.EqualIn(t, "messages to who cannot answer", 0, len(c.heard("cid/1")))
+}
+
+// A client of 2026-07-28 gets questions only in the answer to its call, so without a call nobody
+// could answer, and the process would wait.
+func TestAQuestionOfNoCallIsNotForAModernClient(t *testing.T) {
+	for _, scope := range []Scope{ScopeSession, ScopeShared} {
+		c := newCrowd(t, scope)
+		modern := func(d *Delivery) { d.Init = bridge.Superset(nil) }
+		c.result(c.callAs("ann/1", "1", "say", strconv.Quote(done+"\n"+`{"jsonrpc":"2.0","id":"r","method":"roots/list"}`+"\n"), modern))
+		c.result(c.callAs("ann/1", "2", "echo", "0", modern))
+		lines := c.lines("ann/1")
+		at := slices.IndexFunc(lines, func(l json.RawMessage) bool { return string(wire.Lookup(l, "id")) == `"r"` })
+		if at < 0 || wire.Lookup(lines[at], "error") == nil {
+			t.Errorf("scope %v: the process got %s", scope, lines)
+		}
+	}
 }
 
 func TestAClientIsAskedOnlyForWhatItHasDeclared(t *testing.T) {
