@@ -27,38 +27,36 @@ func askOn(in, out *os.File) asker {
 	if !term.IsTerminal(int(in.Fd())) || !term.IsTerminal(int(out.Fd())) || os.Getenv("CI") != "" {
 		return nil
 	}
-	return func(question string, secret bool) (string, error) {
-		if secret {
-			show, err := hideInput(in)
-			if err != nil {
-				return "", err
-			}
-			defer func() {
-				show()
-				_, _ = io.WriteString(out, "\n") // the user's Enter was not shown either
-			}()
-		}
-		if _, err := io.WriteString(onTerminal(out), question); err != nil {
+	return func(question string, secret bool) (string, error) { return ask(in, onTerminal(out), question, secret) }
+}
+
+func ask(in *os.File, out io.Writer, question string, secret bool) (string, error) {
+	if secret {
+		show, err := hideInput(in)
+		if err != nil {
 			return "", err
 		}
-		return readLine(in)
+		defer func() {
+			show()
+			_, _ = io.WriteString(out, "\n") // the user's Enter was not shown either
+		}()
 	}
+	if _, err := io.WriteString(out, question); err != nil {
+		return "", err
+	}
+	return readLine(in)
 }
 
 // secret asks the user for a secret. Without t.ask it reads standard input: a line of a terminal,
-// which does not show it, or the whole of a file or pipe. Of a file or pipe it reads at most
-// limit+1 bytes, so that the caller can tell that the secret is too long.
+// which does not show it, or the whole of a file or pipe. The command needs the secret, so it asks at
+// a terminal also in CI. Of a file or pipe it reads at most limit+1 bytes, so that the caller can tell
+// that the secret is too long.
 func (t *terminal) secret(question string, limit int64) (string, error) {
 	if t.ask != nil {
 		return t.ask(question, true)
 	}
 	if in, ok := t.in.(*os.File); ok && term.IsTerminal(int(in.Fd())) {
-		show, err := hideInput(in)
-		if err != nil {
-			return "", err
-		}
-		defer show()
-		return readLine(in)
+		return ask(in, t.err, question, true)
 	}
 	value, err := io.ReadAll(io.LimitReader(t.in, limit+1))
 	return strings.TrimRight(string(value), "\r\n"), err
