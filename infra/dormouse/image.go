@@ -86,9 +86,6 @@ func (c *imageCommand) Run(t *terminal) error {
 		config.Environ = map[string]string{"npm_config_os": "linux", "npm_config_libc": "glibc", "npm_config_cpu": strings.Replace(arch, "amd64", "x64", 1)}
 	}
 	var rows []bakedServer
-	for _, r := range all.Rejected() {
-		rows = append(rows, bakedServer{Server: r.Name, Why: r.Reason()})
-	}
 	for _, name := range all.Names() {
 		s, ok := all.Server(name)
 		if !ok || s.Command == "" {
