@@ -257,6 +257,8 @@ func TestARevokedGrantIsRefusedEverywhere(t *testing.T) {
 		commontest.EqualIn(t, "the message of an open connection", storage.Unauthenticated, storage.CodeOf(elsewhere.Confirm(t.Context(), who.Credential, "files")))
 		s.refusedWith(t, refreshing(client, refresh), "invalid_grant")
 		commontest.EqualIn(t, "the token of another grant is good", true, s.good(other, "files"))
+		time.Sleep(2 * time.Hour) // the list of revoked grants forgets those of expired tokens
+		commontest.EqualIn(t, "the message of a connection whose token has expired", storage.Unauthenticated, storage.CodeOf(elsewhere.Confirm(t.Context(), who.Credential, "files")))
 		for _, token := range []string{"x", "dr_" + strings.Repeat("a", 26) + "_x", access, refresh} {
 			commontest.EqualIn(t, token, http.StatusOK, s.do(http.MethodPost, at+"/revoke", url.Values{"token": {token}}, nil).StatusCode)
 		}

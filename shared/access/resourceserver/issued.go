@@ -128,8 +128,8 @@ func credentialOf(t Token) string {
 	return fmt.Sprint(issuedCredential, t.Grant, ":", t.Tenant, ":", t.Expires-int64(AccessLife.Seconds()))
 }
 
-// Confirm checks whether the grant of a token that was valid earlier is still good. The argument
-// text is the Credential of the caller's identity. Errors are as for Verify.
+// Confirm checks whether a token that was valid earlier has not expired, and its grant is still good.
+// The argument text is the Credential of the caller's identity. Errors are as for Verify.
 func (s *Issued) Confirm(ctx context.Context, text, server string) error {
 	rest, ok := strings.CutPrefix(text, issuedCredential)
 	if !ok {
@@ -141,6 +141,9 @@ func (s *Issued) Confirm(ctx context.Context, text, server string) error {
 	issued, ok := unix(at)
 	if !ok {
 		return badToken("this connection was opened with another kind of credential")
+	}
+	if time.Since(issued) >= AccessLife { // the list of revoked grants has only those of tokens that have not expired
+		return badToken("it has expired")
 	}
 	list, err := s.list(ctx)
 	if err != nil {
