@@ -99,6 +99,7 @@ func (f *fault) response(id json.RawMessage) []byte {
 func (f *fault) unanswered(r *request) []byte {
 	own := *f
 	if r.passed != nil || r.stream.round > 0 || r.retries > 0 {
+		own.data.RetryAfter = 0 // the client must look first
 		return own.coded(wire.CodeOutcomeUnknown, r.id)
 	}
 	own.message, own.data.NotExecuted = cmp.Or(f.unsent, f.message), true
