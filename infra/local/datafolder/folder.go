@@ -167,7 +167,7 @@ func Holder(path string) int {
 const SecretFile = "secret"
 
 // LostWithSecret says what is lost if a folder that was in use gets a new secret.
-const LostWithSecret = "registrations of clients, refresh tokens and the accounts of users at third parties are lost"
+const LostWithSecret = "registrations of clients, the accounts of users at third parties and what was kept for auditors are lost"
 
 // Secret returns the secret of the folder at path. It creates the folder and the secret if missing.
 func Secret(path string) ([]byte, error) {
