@@ -28,7 +28,7 @@ func WriteFile(path string, text []byte, mode fs.FileMode) error {
 	return SyncFolder(filepath.Dir(path))
 }
 
-// SyncFolder makes the names in a folder durable: files that were created, renamed or removed.
+// SyncFolder makes the creation, renaming and removal of files in a folder durable.
 func SyncFolder(path string) error {
 	folder, err := os.Open(path)
 	if err != nil {

@@ -79,10 +79,10 @@ type Suspension struct {
 	Within    time.Duration // how long the client may take to answer
 }
 
-// StatusReport reports on a process. Without a Handshake it is a log line, in which each text is cut to
-// 500 bytes. With a Handshake it needs a Ticket of the session. If Lists is "", Handshake is a fresh
-// process's answer to initialize, which is kept for later clients, and Detail is the protocol version
-// that the runner asked for.
+// StatusReport reports on a process. A report without a Handshake is a log line, in which each text is
+// cut to 500 bytes. A report with one needs a Ticket of the session. Unless Lists is set, Handshake is a
+// fresh process's answer to initialize, which is kept for later clients, and Detail is the protocol
+// version that the runner asked for.
 type StatusReport struct {
 	Session   storage.ID
 	Ticket    string
@@ -108,8 +108,8 @@ const (
 // YieldAfter is how long a box that was asked to make room stays awake without work.
 const YieldAfter = 10 * time.Second
 
-// RefuseFor is for how long a box takes no new message when its server has got another definition. If
-// all calls end within that time, the box ends, and the next message starts one with the new
+// RefuseFor is how long a box refuses new messages after the definition of its server has changed. If
+// all calls end within that time, the box ends, and the next message starts a box with the new
 // definition. If a call takes longer, the box takes messages again.
 const RefuseFor = 5 * time.Second
 
@@ -140,7 +140,7 @@ type Joining struct {
 		Catch()
 		Panicked() <-chan struct{}
 	}
-	Hold func(bytes int) // adds to the bytes that count as memory of the box; negative when they are freed
+	Hold func(bytes int) // adds bytes to the memory of the box; a negative number when they are freed
 }
 
 // Fit returns what the relay can carry in place of e. It replaces bytes that are not UTF-8. If e is too

@@ -47,10 +47,9 @@ const MaxQuestions = 100
 // store.
 const MaxTransfers = 64
 
-// maxDetail limits a text from the other end in the log, in bytes.
 const maxDetail = 500
 
-// Clip cuts a text from the other end to maxDetail bytes, for a log line.
+// Clip shortens a text that a runner or the relay has sent to 500 bytes, for a log line.
 func Clip(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxDetail)], "") }
 
 // RequestIDs returns the ids of the requests in a message or a batch, as the client

@@ -164,7 +164,7 @@ type Assembler struct {
 }
 
 // maxOpenFrames limits how many incomplete frames a runner holds, in case the sender never completes
-// them. Add limits their bytes to 4*MaxJoined.
+// them. Their bytes are limited to 4*MaxJoined.
 const (
 	maxOpenFrames = 64
 	maxJoinedKept = 1000

@@ -34,7 +34,7 @@ type Hello struct {
 	Link  int64  `json:"link,omitempty"`  // the number of the connection, by the runner's count
 	Task  string `json:"task,omitempty"`  // the fleet's name for the runner
 	// Digest names the definition of the server that the runner was started with, ""
-	// if it does not say.
+	// if the runner does not say.
 	Digest string `json:"digest,omitempty"`
 	// Baked says that the runner's image contains the server's installed packages.
 	Baked bool `json:"baked,omitempty"`
@@ -82,7 +82,7 @@ type Return struct {
 type Events struct {
 	Sender
 	Session storage.ID  `json:"session,omitempty"`
-	Tickets []string    `json:"tickets,omitempty"` // for the streams that go on after this batch; the relay handles them before the events, like a [Taken]
+	Tickets []string    `json:"tickets,omitempty"` // of deliveries that go on after this batch; the relay handles them first, like those of a [Taken]
 	Seq     int64       `json:"seq,omitempty"`
 	Items   []EventItem `json:"items,omitempty"`
 	Payload []byte      `json:"-"`
@@ -204,13 +204,13 @@ type Deliver struct {
 	Ticket     string             `json:"ticket,omitempty"`
 	ID         storage.StreamID   `json:"id,omitempty"`
 	Round      int                `json:"round,omitempty"`     // how often the delivery was suspended before; see [Asks]
-	Base       storage.Index      `json:"base,omitempty"`      // the index of the last event of its stream
+	Base       storage.Index      `json:"base,omitempty"`      // the index of the last event before this delivery, in the stream of ID
 	Principal  string             `json:"principal,omitempty"` // a hash that tells the principals of a box apart
 	Level      string             `json:"level,omitempty"`
 	Subscribed []string           `json:"subscribed,omitempty"`
 	Sent       int64              `json:"sent,omitempty"`      // Unix milliseconds; when it was posted
 	NotAfter   int64              `json:"notAfter,omitempty"`  // Unix milliseconds; a message that comes later than this is not executed
-	AckWithin  int64              `json:"ackWithin,omitempty"` // milliseconds after which a runner that has not ended the request sends a [Taken]; 0 if no request is in the message
+	AckWithin  int64              `json:"ackWithin,omitempty"` // milliseconds; if the request has not ended by then, the runner sends a [Taken]; 0 for a message without requests
 	Inbox      bool               `json:"inbox,omitempty"`     // the store has a [storage.Item] of the message
 	Again      bool               `json:"again,omitempty"`     // the session has had a process before
 	Moved      bool               `json:"moved,omitempty"`     // the server's lists may have changed since the session's last request

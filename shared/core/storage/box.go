@@ -39,7 +39,7 @@ const MaxBoxes = 32
 // BoxFor returns the ID of box 0 of a tenant and a server.
 func BoxFor(tenant, server string) BoxID { return BoxID(tenant + "/" + server) }
 
-// Numbered returns the ID of the box with a number, of the same tenant and server as box 0.
+// Numbered returns the ID of box n of the same tenant and server. Call it on the ID of box 0.
 func (id BoxID) Numbered(n int) BoxID {
 	if n == 0 {
 		return id
@@ -96,7 +96,7 @@ const (
 	Awake    BoxState = "awake"
 )
 
-// Box is the record of a box. Every change is a compare-and-swap on Rev.
+// Box is the record of one box; see [BoxID]. Every change is a compare-and-swap on Rev.
 type Box struct {
 	ID     BoxID
 	Rev    int64 // set by the store; SaveBox fails unless it is the stored one
@@ -122,8 +122,8 @@ type Box struct {
 	Task     string    // how the fleet, which starts runners, calls this one
 	Conn     string    // WebSocket connection of the runner, only while Awake
 	Link     int64     // how many connections the runner has opened, by its own count
-	// These four fields are set only while State is Starting.
 
+	// These four fields are set only while State is Starting.
 	Owner     string    // the instance that holds the lease to wake the box
 	Until     time.Time // the end of that lease
 	Attempt   int       // the number of the attempt to start

@@ -167,7 +167,7 @@ type itemRecord struct {
 }
 
 // MarshalItem returns an item as JSON, without its key, State, Gen and Raw, which a driver stores
-// separately. This JSON changes only in SwapItem. Errors: as [MarshalSession].
+// separately. Of the methods of [Items], only SwapItem changes this JSON. Errors: as [MarshalSession].
 func MarshalItem(it Item) ([]byte, error) {
 	r := itemRecord{
 		Address: it.Address, NotAfter: it.NotAfter, Created: it.Created, Round: it.Round, Questions: it.Questions, Base: it.Base,

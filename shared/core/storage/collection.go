@@ -19,8 +19,8 @@ type Collection[T any] interface {
 	// Errors: Conflict if the Rev differs, NotFound if the row is gone.
 	Save(ctx context.Context, v T) error
 	// List returns the records of a tenant, or of all tenants for "", in order of ID. It
-	// begins after the given ID and returns at most limit; fewer are the last. It may take
-	// several round trips, and may miss a record that was created a moment ago.
+	// begins after the given ID and returns at most limit. A shorter result is the last. It may
+	// take several round trips, and may miss a record that was created a moment ago.
 	List(ctx context.Context, tenant, after string, limit int) ([]T, error)
 }
 

@@ -115,7 +115,7 @@ type (
 // without them.
 func Lazily(ctx context.Context) context.Context { return context.WithValue(ctx, lazyKey{}, true) }
 
-// IsLazy reports whether ctx is one of [Lazily].
+// IsLazy reports whether ctx comes from [Lazily].
 func IsLazy(ctx context.Context) bool { return ctx.Value(lazyKey{}) != nil }
 
 // WithAddress returns a context whose log lines name the network address that the client's

@@ -18,8 +18,8 @@ type Identity struct {
 	// holder of an API key is not bound by scopes.
 	Scopes []string
 	Scoped bool
-	// ToolRules are keys of the server's rules for tools (access.allow): those that apply to the
-	// caller. They count only if Scoped is set.
+	// ToolRules names those of the server's rules for tools (in access.allow) that the caller fits.
+	// They count only if Scoped is set.
 	ToolRules []string
 	// Members are the servers of a group that the caller may use, each with the caller's ToolRules
 	// there. Only connections and tickets for a group have them.

@@ -36,7 +36,7 @@ func read(record []byte, into any) (Later, error) {
 		}
 		delete(all, name)
 	}
-	if len(all) == 0 { // no member of the record itself is unknown, only members inside of known ones
+	if len(all) == 0 { // only members of nested objects are unknown, and those are not kept
 		return nil, nil
 	}
 	return all, nil

@@ -71,7 +71,7 @@ type Session struct {
 	ServerInfo json.RawMessage `json:",omitempty"` // Modern only: the server's serverInfo, nil if unknown
 	Params     json.RawMessage `json:",omitempty"` // Modern only: what sessions.Manager.Learn has kept
 	Created    time.Time
-	Used       time.Time // when a message last moved Expires; it does only when half of the life is over
+	Used       time.Time // when a message last moved Expires; one does so only after half of the life
 	Expires    time.Time
 	Served     bool        // a process has done more for the session than answer requests for lists, so it may have state
 	Pushes     bool        // the server may send messages outside of requests
@@ -79,7 +79,7 @@ type Session struct {
 	Delivered  Index       // the last event of Primary's stream that the client has named as Last-Event-ID; over HTTP+SSE, the last one sent
 	Standby    []Lease     `json:"Shadows"` // the GETs that wait for Primary, oldest first
 	Conns      []string    // open WebSocket connections as far as known, newest last
-	Pushed     []Cursor    // for each stream with events that may not have been pushed to the client
+	Pushed     []Cursor    // the streams with events that may not have been pushed to the client yet
 	Pusher     Lease       // the instance that pushes the events after the cursors in Pushed
 	Answers    AnswerCount `json:",omitzero"`
 	Members    []string    `json:",omitempty"` // of a session with a group: the servers with which it has opened sessions
@@ -88,9 +88,9 @@ type Session struct {
 	Later      Later       `json:"-"`
 }
 
-// AnswerCount counts the answers of a session's client that the store keeps.
+// AnswerCount is how much the client of a session has answered, for a limit on stored answers.
 type AnswerCount struct {
-	Bytes int       // of all answers since Since
+	Bytes int       // of the answers since counting began
 	Since time.Time // when counting began
 }
 
@@ -131,7 +131,7 @@ type Cursor struct {
 	Since time.Time `json:",omitzero"`
 }
 
-// Settled reports whether no event after the cursor is owed: it is Final or Live.
+// Settled reports whether the session's next connection need not get events of the stream.
 func (c Cursor) Settled() bool { return c.Final || c.Live }
 
 // Connection is the record of one WebSocket connection of a client. It never changes, so

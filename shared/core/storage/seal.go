@@ -50,8 +50,7 @@ func newAEAD(purpose string, secret []byte) (cipher.AEAD, error) {
 // Seal returns plain in sealed form, as text (base64url).
 func (s *Sealer) Seal(plain []byte) string { return s.SealFor(nil, plain) }
 
-// SealFor is Seal for an owner, as additional data: only OpenFor with the same owner opens
-// the text.
+// SealFor is Seal for one owner: only OpenFor with the same owner opens the text.
 func (s *Sealer) SealFor(owner, plain []byte) string {
 	return base64.RawURLEncoding.EncodeToString(s.seals.Seal(nil, nil, plain, owner))
 }

@@ -47,8 +47,8 @@ type Store interface {
 // the disk is full. While writes would fail, callers refuse requests before they execute them, because
 // the answers would be lost.
 type Writable interface {
-	// Writable returns nil, or why a write would fail as far as is known. While writes fail, it tries
-	// one at intervals; otherwise it does not use the store. Errors: Unavailable.
+	// Writable returns the reason why the next write will probably fail, or nil. While writes fail, it
+	// tries a write now and then; otherwise it does not use the store. Errors: Unavailable.
 	Writable(ctx context.Context) error
 }
 
@@ -69,8 +69,8 @@ type Sessions interface {
 	// Errors: Conflict if the Rev differs, NotFound if the row is gone.
 	Save(ctx context.Context, s Session) error
 	// List returns the sessions of a tenant, or of all tenants for "", in order of ID.
-	// It begins after the given ID and returns at most limit; fewer are the last. Expired
-	// ones are left out.
+	// It begins after the given ID and returns at most limit. A shorter result is the last.
+	// Expired ones are left out.
 	List(ctx context.Context, tenant string, after ID, limit int) ([]Session, error)
 }
 
@@ -116,7 +116,6 @@ type Connections interface {
 type Keys interface {
 	// Keys returns the collection of keys. A key that is revoked is read like any other.
 	Keys() Collection[Key]
-	// PutEntryTicket stores a ticket.
 	PutEntryTicket(ctx context.Context, t EntryTicket) error
 	// TakeEntryTicket removes a ticket and returns it. At most one of several callers
 	// gets it. After Unavailable the ticket may be gone. Errors: NotFound.

@@ -22,8 +22,8 @@ type ToolFilter struct {
 	Says map[string]string `json:"s,omitempty"`
 }
 
-// MaxSays bounds the names and texts of ToolFilter.Says together, in bytes: they are in each
-// request for a list of tools.
+// MaxSays bounds the names and texts of ToolFilter.Says together, in bytes: the [Address] of each
+// request for a list of tools has them.
 const MaxSays = 16 << 10
 
 // IsZero reports whether the filter allows all tools and changes none.
@@ -35,8 +35,7 @@ func (f ToolFilter) Allows(tool string) bool {
 	return may && (f.And == nil || f.And.Allows(tool))
 }
 
-// allows applies Deny and Allow to a name of a tool that convert has returned. It converts each entry
-// in the same way.
+// allows applies Deny and Allow to the converted name of a tool. It converts each entry too.
 func (f ToolFilter) allows(tool string, convert func(string) string) bool {
 	denied := nearest(f.Deny, tool, convert)
 	return denied < 0 || denied < nearest(f.Allow, tool, convert)

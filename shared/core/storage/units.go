@@ -4,8 +4,8 @@ package storage
 type Units struct {
 	Invocations       float64 `json:"invocations,omitempty"`        // of functions
 	GBSeconds         float64 `json:"gb_seconds,omitempty"`         // of functions
-	Requests          float64 `json:"requests,omitempty"`           // requests of the REST API; an answer counts as one more for each further 10 MB
-	Messages          float64 `json:"messages,omitempty"`           // messages of WebSocket APIs, both ways, one for each started 32 KB
+	Requests          float64 `json:"requests,omitempty"`           // of the REST API, one for each started 10 MB of the answer
+	Messages          float64 `json:"messages,omitempty"`           // of WebSocket APIs, both ways, one for each started 32 KB
 	ConnectionMinutes float64 `json:"connection_minutes,omitempty"` // of WebSocket APIs
 	ReadUnits         float64 `json:"read_units,omitempty"`         // of DynamoDB, 4 KB, strongly consistent
 	WriteUnits        float64 `json:"write_units,omitempty"`        // of DynamoDB, 1 KB
@@ -50,8 +50,7 @@ func (u Units) Times(k float64) Units {
 	return u
 }
 
-// WithoutTasks returns u without the time of tasks and their addresses, for bills that count it
-// separately.
+// WithoutTasks returns u without tasks and their addresses, for bills that count these separately.
 func (u Units) WithoutTasks() Units {
 	u.VCPUSeconds, u.TaskGBSeconds, u.AddressSeconds = 0, 0, 0
 	return u

@@ -43,12 +43,12 @@ func Hear(line []byte, each func(m Message, raw []byte, err error)) {
 	if bytes.ContainsAny(line, "\x00\x1b") { // JSON never has these
 		line = bytes.ReplaceAll(colours.ReplaceAll(line, nil), []byte{0}, nil)
 	}
-	for behind := false; len(line) > 0; {
+	for afterText := false; len(line) > 0; {
 		i := begin(line)
 		if text := bytes.Trim(line[:i], blank); len(text) > 0 {
 			_, err := Parse(text)
 			each(Message{}, text, err)
-			behind = true
+			afterText = true
 		}
 		if line = line[i:]; len(line) == 0 {
 			return
@@ -58,7 +58,7 @@ func Hear(line []byte, each func(m Message, raw []byte, err error)) {
 			each(Message{}, line, check(line))
 			return
 		}
-		hearValue(line[:end:end], behind, each)
+		hearValue(line[:end:end], afterText, each)
 		line = line[end:]
 	}
 }
@@ -66,8 +66,8 @@ func Hear(line []byte, each func(m Message, raw []byte, err error)) {
 // colours are the escape sequences of terminals.
 var colours = regexp.MustCompile(`\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\^_])`)
 
-// begin returns the index at which the first object begins, or a batch that is the whole line. It
-// returns the length of the line if there is neither.
+// begin returns the index of the first object, or of a batch that is the rest of the line. It returns
+// the length of the line if there is neither.
 func begin(line []byte) int {
 	if i := len(line) - len(bytes.TrimLeft(line, blank)); i < len(line) && line[i] == '[' && i+valueEnd(line[i:]) == len(line) {
 		return i
@@ -104,24 +104,22 @@ func valueEnd(raw []byte) int {
 	}
 }
 
-// hearValue reads an object, or each element of an array. The argument behind says that text
-// stands before it.
-func hearValue(raw []byte, behind bool, each func(m Message, raw []byte, err error)) {
+// hearValue reads an object, or each element of an array.
+func hearValue(raw []byte, afterText bool, each func(m Message, raw []byte, err error)) {
 	values := slices.Values([]json.RawMessage{raw})
 	if raw[0] == '[' {
 		values = Elements(raw)
 	}
 	for value := range values {
-		m, err := parseOdd(value, behind)
+		m, err := parseOdd(value, afterText)
 		each(m, value, err)
 	}
 }
 
-// parseOdd reads one message whose form may be odd. The argument behind says that text
-// stands before it.
-func parseOdd(raw []byte, behind bool) (Message, error) {
+// parseOdd reads one message whose form may be odd.
+func parseOdd(raw []byte, afterText bool) (Message, error) {
 	m, err := parse(raw)
-	if err == nil && !behind {
+	if err == nil && !afterText {
 		return m.renewed()
 	}
 	if raw[0] != '{' {
@@ -131,7 +129,7 @@ func parseOdd(raw []byte, behind bool) (Message, error) {
 	if wrong != nil {
 		return m, err
 	}
-	doubtful := t.straighten() || behind
+	doubtful := t.straighten() || afterText
 	straight, wrong := t.message()
 	if wrong == nil {
 		wrong = straight.checkParams()

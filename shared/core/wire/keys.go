@@ -109,11 +109,11 @@ func ofMCP(method string) bool {
 const manyKeys = 16
 
 // checkKeys refuses an object with "__proto__", or with a key that comes twice, whatever
-// its case. It also refuses a key that is no key of where, but becomes one by [fold]. It returns
+// its case. It also refuses a key that only [fold] turns into one of the given place. It returns
 // the value of "_meta".
 func checkKeys(object []byte, where *place) (meta []byte, err error) {
 	var room [128]byte
-	var ends [manyKeys]int // where each of the first keys ends in folded, which has them one after the other
+	var ends [manyKeys]int // where each of the first keys ends in folded
 	folded, n := room[:0], 0
 	var many map[string]bool // the keys after the first manyKeys
 	for i := 1; ; {
@@ -126,7 +126,7 @@ func checkKeys(object []byte, where *place) (meta []byte, err error) {
 		before := len(folded)
 		name := where.named(key)
 		if name != "" && string(key) == name {
-			folded = append(folded, key...) // key has a lower-case letter, so it equals no folded key
+			folded = append(folded, key...) // a folded key has no lower-case letter, so none equals this key
 		} else {
 			folded = fold(folded, key)
 			name = where.named(folded[before:])

@@ -31,7 +31,7 @@ func (p *Pages) Next(page json.RawMessage) (cursor json.RawMessage, err error) {
 	return cursor, p.Follow(at)
 }
 
-// Follow checks a nextCursor. Errors: *[EndlessList].
+// Follow takes the cursor of the next page. Errors: *[EndlessList].
 func (p *Pages) Follow(cursor string) error {
 	if p.seen == nil {
 		p.seen = map[string]bool{}

@@ -124,11 +124,11 @@ type SSEReader struct {
 // room for the field name, colon, blank and byte order mark.
 const lineRoom = 256
 
-// keepLine is a length in bytes. After a longer line the reader frees its buffer.
+// After a line of more than keepLine bytes the reader frees its buffer.
 const keepLine = 1 << 20
 
-// NewSSEReader returns a reader of r. maxEvent bounds the data of one event in bytes.
-// An id, a name or a comment may have at most 256 bytes more.
+// NewSSEReader returns a reader of r. maxEvent bounds the data of one event in bytes, and
+// maxEvent+256 an id, a name or a comment.
 func NewSSEReader(r io.Reader, maxEvent int) *SSEReader {
 	return &SSEReader{src: r, maxEvent: maxEvent}
 }
@@ -246,16 +246,15 @@ func (r *SSEReader) tooLarge() error {
 	return r.err
 }
 
-// fill reads once and appends the bytes to buf. If an error comes with bytes, they are
-// returned before the error.
+// fill reads once and appends the bytes to buf. The next fill returns an error that comes with
+// bytes.
 func (r *SSEReader) fill() error {
 	if r.err != nil {
 		return r.err
 	}
 	const least = 1 << 10
 	if cap(r.buf)-len(r.buf) < least {
-		// Keep the size that a long line has needed: the next one will probably need it
-		// again.
+		// Doubling the buffer copies the bytes of a long line only a few times.
 		r.buf = slices.Grow(r.buf, max(4*least, len(r.buf)))
 	}
 	n, err := r.src.Read(r.buf[len(r.buf):cap(r.buf)])
