@@ -68,8 +68,8 @@ func request(ctx context.Context, event events.APIGatewayProxyRequest) (*http.Re
 	return r.WithContext(storage.WithAddress(ctx, event.RequestContext.Identity.SourceIP)), nil
 }
 
-// origin says where an event without a method may come from. HTTP APIs and function URLs send
-// events in the payload format 2.0, whose context has a DomainName, too.
+// origin says where an event without a method may come from. In events of HTTP APIs and function URLs
+// (payload format 2.0) the method is elsewhere, but they have a DomainName.
 func origin(c events.APIGatewayProxyRequestContext) string {
 	switch {
 	case strings.Contains(c.DomainName, ".lambda-url."):
@@ -142,9 +142,9 @@ type response struct {
 
 	reader *io.PipeReader
 	cancel context.CancelFunc
-	begun  chan struct{} // closed: the response begins before the handler returns
-	done   chan struct{} // closed: the handler has returned
-	piped  bool          // begun is closed: the bytes go through the pipe
+	begun  chan struct{} // is closed if the response begins before the handler returns
+	done   chan struct{} // is closed when the handler has returned
+	piped  bool          // the response has begun, and its bytes go through the pipe
 }
 
 func newResponse(cancel context.CancelFunc) *response {
@@ -208,7 +208,6 @@ func (w *response) streaming() *events.APIGatewayProxyStreamingResponse {
 	return res
 }
 
-// Header implements http.ResponseWriter.
 func (w *response) Header() http.Header { return w.header }
 
 // WriteHeader sets the status and the headers. Only its first call counts.

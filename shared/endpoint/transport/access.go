@@ -88,9 +88,9 @@ func refusedAll(msgs []wire.Message, err *wire.Error) (answers [][]byte) {
 	return answers
 }
 
-// refused returns an answer to each request in msgs, or nil. It answers if a limit refuses them, if the
-// caller lacks a right, or if err is the endpoint's answer to a single request. It is for HTTP+SSE and
-// WebSocket, where an HTTP status would end the session of some clients.
+// refused returns an answer to each request in msgs, if err says that a limit or a lacking right refuses
+// them, or is the endpoint's answer to a single request. Otherwise it returns nil. It is for HTTP+SSE
+// and WebSocket, where an HTTP status would end the session of some clients.
 func (c *called) refused(msgs []wire.Message, batch bool, err error) (answers [][]byte) {
 	var p *problem
 	rpc := answerOf(err)

@@ -139,7 +139,7 @@ func (c *called) tell(ctx context.Context, e *observe.Event, from sender, err er
 	e.Tool, e.Outcome, e.Why = wire.Clip(c.tool), c.outcome, reason(c.why)
 	switch {
 	case c.tool == "":
-		if e.Stream = c.stream; e.Stream == "" { // this request may have seen the end of an earlier request's call
+		if e.Stream = c.stream; e.Stream == "" { // a stream and an outcome report the end of an earlier request's call
 			e.Outcome = ""
 		} else if e.Outcome == "" {
 			e.Stream = ""

@@ -70,8 +70,8 @@ func (p *problem) Unwrap() error {
 	return p.code
 }
 
-// refusal returns a problem whose status or code does not come from the function table: each check
-// in validate.go has a status and a code of its own.
+// refusal returns a problem with a status and a code that the function named table does not give: each
+// check in validate.go has its own.
 func refusal(status int, code storage.Code, rpc wire.Code, message string) *problem {
 	return &problem{status: status, code: code, rpc: &wire.Error{Code: rpc, Message: message}}
 }

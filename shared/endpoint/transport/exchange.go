@@ -123,7 +123,6 @@ func polls(x *exchange) bool {
 	return x.r.Header.Get(wire.HeaderProtocolVersion) == wire.V20251125 && !slices.ContainsFunc(x.msgs, isInitialize)
 }
 
-// counter counts the bytes of a response's body.
 type counter struct {
 	http.ResponseWriter
 	bytes int

@@ -15,8 +15,8 @@ import (
 // that type.
 type Document func(r *http.Request, base string, callers []sessions.Caller) (answer any, err error)
 
-// Listing returns a handler for a document. The handler checks Host, Origin and caller, and logs,
-// as for a message. An error becomes {"error": text}, which is the form of the MCP registry.
+// Listing returns a handler for a document. As for a message, the handler checks Host, Origin and
+// caller, and logs the request. An error becomes {"error": text}, which is the form of the MCP registry.
 func (h *HTTP) Listing(of Document) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		x := h.exchange(w, r)

@@ -101,8 +101,8 @@ func (m modern) list(ctx context.Context) (notes json.RawMessage, err error) {
 	return notes, m.x.opts.Host.Learn(m.ctx, m.to.Caller, nil, notes)
 }
 
-// resend sends a call again that ended with questions, which the client has now answered. If an
-// answer is missing or an elicitation was not accepted, it returns an error and does not ask again.
+// resend repeats a call that ended because the user had to visit pages first. It returns an error if
+// the client does not say that the user has accepted each visit.
 func (m modern) resend(turn *bridge.Turn) error {
 	if complete, agreed := turn.Complete(); !complete || !agreed {
 		return &wire.Error{Code: wire.CodeInvalidParams, Message: "the server wants its user to visit a page first, and the user has not accepted each request for that; send the request again"}
@@ -123,7 +123,7 @@ func (m modern) resume() (bridge.State, error) {
 }
 
 // seal returns the requestState with which the client sends its request again. It is valid for as
-// long as the log is kept.
+// long as the log keeps events.
 func (m modern) seal(state bridge.State) string {
 	state.Session = sessions.PinnedID(m.to.Caller)
 	state.Expires = time.Now().Add(m.x.opts.Host.Limits().EventAge).Unix()
@@ -184,7 +184,7 @@ func (m modern) answer(call *sessions.Call, server json.RawMessage, turn *bridge
 		m.create(out, call, server)
 		return nil
 	}
-	if call.Keyed() { // the client of the call may come back for the answer
+	if call.Keyed() { // a later request with the same idempotency key gets the answer
 		m.outlives(call)
 		if errors.Is(err, errLate) {
 			err = sessions.StillRunning()

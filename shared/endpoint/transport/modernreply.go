@@ -19,7 +19,7 @@ type reply struct {
 	x     *exchange
 	ctx   context.Context
 	view  func(raw []byte) []byte // translates messages for the client; see [sessions.Dispatched]
-	into  func(raw []byte) error  // if not nil, gets the messages, because several servers share the response
+	into  func(raw []byte) error  // if not nil, gets the messages in place of out: several servers share the response
 	id    []byte
 	end   time.Time // when the response must be over
 	alive time.Time // when the next comment is due

@@ -67,8 +67,8 @@ func serveModern(x *exchange, msgs []wire.Message, batch bool) error {
 		return err
 	}
 	// This check comes before the check of _meta, because clients send methods of the legacy era without
-	// _meta: go-sdk's ping and logging/setLevel. An extension may know a method that MCP does not have;
-	// if none does, the server says so.
+	// _meta: go-sdk's ping and logging/setLevel. A method that MCP does not have may be one of an
+	// extension, so the server decides.
 	served := ours || bridge.Offered(msg.Method) || wire.OfExtension(msg.Method) || x.servesTasks(x.caller) && bridge.IsTaskMethod(msg.Method)
 	if !served {
 		return refusal(http.StatusNotFound, storage.Invalid, wire.CodeMethodNotFound, "this method is not served in version "+wire.V20260728)

@@ -44,7 +44,7 @@ func (c *called) outlives(call sessions.Response) {
 	c.rest = restOf(call, func(e sessions.Event) []byte { return e.Raw })
 }
 
-// restOf returns a function. The function reads a call to its end, and returns the last event.
+// restOf returns a function that reads a call to its end, and returns the message of the last event.
 func restOf[E any](call interface {
 	Next(ctx context.Context, until time.Time) ([]E, error)
 	Done() bool

@@ -40,7 +40,7 @@ func groupOf(path string) (name, resource string, ok bool) {
 	return name, rest, strings.HasPrefix(path, "/") && slices.Contains([]string{"mcp", "sse", "message", "ticket"}, rest)
 }
 
-// groupAddress returns the address of a group, which stands in the place of a server's name.
+// groupAddress returns the address of a group, which names the group wherever a name of a server can stand.
 func groupAddress(name string) string {
 	if name == "" {
 		return "/mcp"
@@ -94,10 +94,8 @@ func prefix(r *http.Request) string {
 	return path
 }
 
-// addressOf returns the address that a client called when it was refused at path, or when
-// it asked for the metadata of path. A client posts messages of HTTP+SSE, and asks for
-// tickets, at paths of their own. For these, addressOf returns the address of the event
-// stream, or of the server.
+// addressOf returns the address of the server or group to which a path belongs: for /<server>/message
+// that of the event stream, /<server>/sse, and for /<server>/ticket /<server>/mcp.
 func addressOf(r *http.Request, path string) string {
 	if _, resource, ok := groupOf(path); ok {
 		address := strings.TrimSuffix(path, "/")

@@ -178,9 +178,9 @@ func unanswered(cause error) error {
 	return storage.Errorf(storage.Unknown, "the answer could not be read; the request may have been executed").Because(cause)
 }
 
-// gather returns the events that come within the window. For a single request these are the first
-// events; for a batch, all until one is not a response. gather returns an error only if no event
-// came before the error. The next read returns a later error again.
+// gather returns the events that come within the window: for a single request the first ones, and for
+// a batch all, up to the first that is not a response. gather does not return an error that comes after
+// an event; the next read does.
 func gather(x *exchange, call sessions.Response, batch bool, window time.Time) (events []sessions.Event, err error) {
 	for {
 		more, err := call.Next(x.ctx(), window)
@@ -190,7 +190,7 @@ func gather(x *exchange, call sessions.Response, batch bool, window time.Time) (
 		if events = append(events, more...); len(events) == len(more) {
 			events = more // events was empty: use more itself, which nobody else uses
 		}
-		_, _, closed := call.Close() // closed: the server wants the client to come back for more events, so the answer is not complete
+		_, _, closed := call.Close() // true if the client is to come back for the other events
 		if err != nil || len(more) == 0 || call.Done() || closed || !batch || !responsesOnly(events) {
 			return events, nil
 		}

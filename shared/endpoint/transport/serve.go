@@ -73,7 +73,7 @@ func (x *exchange) serve() (err error) {
 	return to.serve()
 }
 
-// arrives returns the caller at the server or the group that a request is for.
+// arrives authenticates the caller at the server or the group that a request is for.
 func (x *exchange) arrives(to destination) (party, error) {
 	if to.group != nil {
 		return x.opts.atGroup(to.name, *to.group, storage.HTTP, func(names []string) (map[string]storage.Identity, error) {

@@ -207,10 +207,8 @@ func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, e
 	return protocol, nil
 }
 
-// arrives returns who asks for a connection, and to what.
-//
-// A client connects to a group with ?group=NAME. The connection keeps the options of that query,
-// and the members of the group that the client could use when it connected.
+// arrives authenticates the caller of r at the server or the group in its query. A connection to a
+// group keeps the options in the query, and the members that the client could use when it connected.
 func (x *turn) arrives(ctx context.Context, r *http.Request) (party, error) {
 	query := r.URL.Query()
 	name := query.Get("server")
@@ -320,9 +318,9 @@ func (x *turn) message(ctx context.Context, data []byte) ([]byte, error) {
 	return sessions.Fit(answer), nil
 }
 
-// hand gives messages to the server that they are for. It returns an answer that is in no log, or
-// a notice that tells the client the stream of its request. Any other answer is pushed by the
-// invocation that writes it to the log.
+// hand gives messages to the server that they are for. If an answer goes into the log, the invocation
+// that writes it also pushes it. hand then returns a notice with the stream of the request, or nil. It
+// returns any other answer itself.
 func (x *turn) hand(ctx context.Context, endpoint sessions.Endpoint, msgs []wire.Message, batch bool) ([]byte, error) {
 	initialize := slices.ContainsFunc(msgs, isInitialize)
 	var call sessions.Response
@@ -337,7 +335,7 @@ func (x *turn) hand(ctx context.Context, endpoint sessions.Endpoint, msgs []wire
 		if to, err = endpoint.Route(ctx, x.session, msgs, batch); err != nil {
 			return nil, err
 		}
-		address := x.server // x.server of a group is its address already
+		address := x.server // for a group, this is its address
 		if !strings.HasPrefix(address, "/") {
 			address = "/" + address + "/mcp"
 		}

@@ -64,8 +64,8 @@ func (s *stream) fill() {
 	}
 }
 
-// events adds events of a stream. They have the name "message", because Java clients drop an
-// event of the standalone stream without one.
+// events adds events of a stream, all with the name "message": of the standalone stream, Java clients
+// drop events that have no name.
 func (s *stream) events(events []sessions.Event) {
 	for _, e := range events {
 		if e.Gap {

@@ -21,9 +21,9 @@ import (
 //	tasks not declared            400 -32021  bridge.NeedsTasks
 //	no name of a task, or expired 400 -32602  bridge.NoTask
 //
-// If the server offers tasks, the tool's execution.taskSupport decides which calls become tasks, and
-// without it sessions.TaskMode. taskSupport is known if the client has listed the tools, or calls a
-// group.
+// If the server offers tasks, the execution.taskSupport of a tool decides whether its calls become
+// tasks. It is known if the client has listed the tools, or calls a group. If it is absent or not
+// known, sessions.TaskMode decides.
 
 // soon is how long a call runs before it becomes a task, if its tool supports tasks or its server
 // has [sessions.TasksAlways].

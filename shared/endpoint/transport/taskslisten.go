@@ -55,7 +55,7 @@ func (m modern) watch(l *bridge.Listener) ([]*watched, error) {
 		}
 		w := &watched{task: task, call: call}
 		if task.Waits(answered) {
-			w.sign = task.Sign(answered) // a client that asks for this task knows at least that the task is working
+			w.sign = task.Sign(answered) // the client knows already that the task is working
 		}
 		if w.next, _, err = m.x.opts.Host.Reattach(m.ctx, m.to.Caller, ref.Stream, call.Last()); err != nil {
 			return nil, err

@@ -52,13 +52,12 @@ func (x *exchange) accept() error {
 	return nil
 }
 
-// takesStreams reports whether the client of a POST takes event streams.
 func takesStreams(x *exchange) bool { return accepts(x.r.Header.Values("Accept"), wire.MediaSSE) }
 
-// streams checks that a GET comes from a client that follows an event stream. A page of another site can
-// make a browser send a GET without an Origin, as for an image. Each such response would be held open. A
-// program may leave out Accept, except in a GET of /<server>/mcp without a session: that may be a mere
-// probe, and would open a session of HTTP+SSE.
+// streams refuses a GET from a client that follows no event stream, because the response would be held
+// open. For an image in a page of another site, a browser sends a GET without an Origin. A program may
+// leave out Accept. Only a GET of /<server>/mcp without a session needs it: a mere probe would open a
+// session of HTTP+SSE.
 func (x *exchange) streams() error {
 	h := x.r.Header
 	site, dest := h.Get("Sec-Fetch-Site"), h.Get("Sec-Fetch-Dest")
