@@ -60,8 +60,7 @@ func (c Caller) owns() bool {
 	return c.reads() && c.seesAll() && (c.Tenant == "" || c.Tenant == ownTenant)
 }
 
-// reads reports whether a caller may read what servers write to stderr, and so also reasons
-// of failures, which quote it.
+// reads reports whether a caller may read what servers write to stderr. Reasons of failures quote that.
 func (c Caller) reads() bool { return apikey.Has(c.Role, apikey.ToAct) }
 
 // Options are what an API works with. Store, Caller and Info are needed. A route that
@@ -77,8 +76,8 @@ type Options struct {
 	// Missing returns an error if the program of a server is not on this machine. The function
 	// Missing is nil if that is unknown.
 	Missing func(s serversfile.Server) error
-	// Notes returns remarks about the servers file: what is wrong with it besides the servers
-	// that it rejects, and which of its settings need a container engine.
+	// Notes returns remarks about the servers file: which of its settings need a container engine,
+	// and what is wrong with it. Rejected servers are not among them.
 	Notes func() []string
 	Acts
 	Edits
@@ -100,7 +99,7 @@ type Options struct {
 	// Prepare installs a server and starts it once, so that its lists are known. If the server
 	// is being prepared already, Prepare waits for the result.
 	Prepare func(ctx context.Context, server string) (Prepared, error)
-	// Pushed says that functions take the servers file from the store.
+	// Pushed says that Lambda functions take the servers file from the store.
 	Pushed bool
 	// Idle is how long an unused box stays awake if its server sets no time.
 	Idle time.Duration
@@ -110,10 +109,9 @@ type Options struct {
 	Bill func(ctx context.Context, since time.Time) (Bill, error)
 
 	History
-	// Changes returns the servers that changed later than the change with the number seen, and
-	// the number of the newest change. It returns only servers that the caller may see, and waits
-	// until there is one. If seen is 0, it returns at once, without servers. The error is that of
-	// ctx.
+	// Changes returns the servers that changed after change number seen, and the number of the
+	// newest change. It returns only servers that the caller may see, and waits until there is
+	// one. If seen is 0, it returns at once, without servers. The error is that of ctx.
 	Changes func(ctx context.Context, seen uint64, may func(tenant, server string) bool) (servers []string, newest uint64, err error)
 	// Entry returns a link to the console that works once. Only the user of the machine may ask for
 	// the link.
@@ -133,12 +131,12 @@ type Acts struct {
 	// Halt stops processes of a box; see relayserver.Backend.Halt.
 	Halt func(ctx context.Context, box storage.BoxID, h frame.Halt) (up bool, err error)
 	// Remembered lists the boxes that keep the memory of a sleeping process. Halt deletes that
-	// memory, unless it has Keep. nil: no box keeps any.
+	// memory, unless h.Keep is set. nil: no box keeps any.
 	Remembered func() []storage.BoxID
 	// Forget deletes a server's stored answers to initialize and to lists, for a tenant. nil: they
 	// stay.
 	Forget func(ctx context.Context, tenant string, s serversfile.Server) error
-	// Relist has the clients of a tenant's server ask for its tools again. nil: they find out
+	// Relist makes the clients of a tenant's server ask for its tools again. nil: they find out
 	// by themselves.
 	Relist func(ctx context.Context, tenant string, s serversfile.Server) error
 }
@@ -151,7 +149,7 @@ type History struct {
 	Calls   func(context.Context, CallQuery) (Calls, error)
 	Series  func(context.Context, SeriesQuery) (Series, error)
 	Metrics func(w io.Writer, visible func(tenant, server string) bool) error
-	// Bodies returns the arguments and results that are kept for the query's role.
+	// Bodies returns the arguments and results that keys of the query's role may read.
 	Bodies func(context.Context, bodies.Query) ([]bodies.Body, error)
 	// People returns the principals who called. The newest caller comes first.
 	People func(context.Context, PeopleQuery) ([]Person, error)
@@ -277,7 +275,7 @@ func (x *exchange) serve(rt route) (any, error) {
 	if !rt.here {
 		return nil, rt.elsewhere
 	}
-	// A caller who sees all tenants may ask for one.
+	// A caller who sees all tenants may restrict the answer to one.
 	if tenant := x.r.URL.Query().Get("tenant"); tenant != "" && x.caller.Tenant == "" && x.r.Method == http.MethodGet {
 		x.caller.Tenant = tenant
 	}

@@ -24,9 +24,9 @@ type Call struct {
 	Trace     string    `json:"trace,omitempty"`
 	MS        float64   `json:"duration_ms"` // includes the start of a box
 	Failed    bool      `json:"failed"`
-	Code      string    `json:"code,omitempty"`   // of a failure of Dormouse, not of the server; see storage.Code
-	Reason    string    `json:"reason,omitempty"` // why the call failed
-	Woke      bool      `json:"woke,omitempty"`   // the call started a box
+	Code      string    `json:"code,omitempty"` // of a failure of Dormouse, not of the server; see storage.Code
+	Reason    string    `json:"reason,omitempty"`
+	Woke      bool      `json:"woke,omitempty"` // the call started a box
 	In        int       `json:"bytes_in,omitempty"`
 	Out       int       `json:"bytes_out,omitempty"`
 	Sender
@@ -34,8 +34,8 @@ type Call struct {
 
 // Sender says where a call came from, and why it was refused.
 type Sender struct {
-	Key     string `json:"key,omitempty"`     // ID of the API key; if the call has no Principal, the caller has not proved to own it
-	Address string `json:"address,omitempty"` // the network address of the sender
+	Key     string `json:"key,omitempty"` // ID of the API key; if the call has no Principal, the caller has not proved to own it
+	Address string `json:"address,omitempty"`
 	Refusal string `json:"refusal,omitempty"` // why the call was refused: unauthenticated, forbidden, or the kind of a limit
 }
 
@@ -61,7 +61,7 @@ type CallQuery struct {
 	Servers []string  // only calls of these servers; nil for all
 	Failed  bool      // only failed calls
 	Since   time.Time // only calls that ended at this time or later
-	After   string    // Next of the page before
+	After   string    // Calls.Next of the page before
 	Limit   int       // the largest number of calls to return
 }
 
@@ -82,8 +82,8 @@ type Bucket struct {
 	// Refused counts calls that were refused, which are not among Calls.
 	Refused int64 `json:"refused"`
 	Wakes   int64 `json:"wakes"` // starts of a box
-	// Durations has a number for each bound: how many calls took at most so long, and longer
-	// than the bound before. The last number counts the calls above all bounds.
+	// Durations has a number for each of Series.Bounds: how many calls took at most that long, and
+	// longer than the bound before. The last number counts the calls above all bounds.
 	Durations []int64 `json:"durations"`
 }
 
@@ -175,7 +175,7 @@ func (s Series) merged(limit int64, sum bool) Series {
 type Person struct {
 	Tenant    string    `json:"tenant"`
 	Principal string    `json:"principal"`
-	Servers   []string  `json:"servers"` // servers that the principal called
+	Servers   []string  `json:"servers"` // that it called
 	Clients   []string  `json:"clients"` // by the names that they give themselves
 	Calls     int64     `json:"calls"`
 	Failed    int64     `json:"failed"` // how many of Calls failed
@@ -207,8 +207,8 @@ const betweenChanges = time.Second
 // can send no further request.
 const changesFor = 5 * time.Minute
 
-// changes answers with a line for each change, until the caller disconnects. The first line
-// comes at once and reports no change.
+// changes answers with a line for each change, until the caller disconnects or changesFor is over. The
+// first line comes at once and reports no change.
 func (x *exchange) changes() (any, error) {
 	type line struct {
 		Servers []string `json:"servers"`

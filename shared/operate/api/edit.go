@@ -15,8 +15,7 @@ import (
 type Edits struct {
 	// Add adds a server, starts it once, and returns what `dormouse add` prints. A server that
 	// does not start is not added.
-	Add func(ctx context.Context, s NewServer) (said string, err error)
-	// Switch switches a server off or on.
+	Add    func(ctx context.Context, s NewServer) (said string, err error)
 	Switch func(ctx context.Context, server string, on bool) error
 	// SetValue gives the process of a server a variable. The value goes into .env.
 	SetValue func(ctx context.Context, server, name, value string) error

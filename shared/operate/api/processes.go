@@ -235,9 +235,9 @@ func (x *exchange) bill() (any, error) {
 	return bill, nil
 }
 
-// summed groups shares by the fields whose names the argument by has. It adds up each group, and
-// leaves the other fields empty. The sums are in the order of the first share of each group. The
-// argument byDay is true if shares have a day and a tool.
+// summed adds up the shares that agree in the fields that by names, and leaves other fields empty. The
+// sums are in the order of their first shares. The argument byDay says that each share has a day, and
+// those of calls a tool.
 func summed(shares []Share, by []string, byDay bool) ([]Share, error) {
 	sums, at := []Share{}, map[Share]int{}
 	for _, name := range by {

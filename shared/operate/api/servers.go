@@ -111,8 +111,8 @@ func (x *exchange) addStart(l *Server, s serversfile.Server, tenants []string) e
 	return nil
 }
 
-// reload reads the servers file at once, and forgets stored answers of servers. The caller must
-// see all servers, because the response names them.
+// reload reads the servers file now, and forgets stored answers of servers. The caller must see all
+// servers, because the response names them.
 func (x *exchange) reload() (any, error) {
 	if !x.caller.seesAll() {
 		return nil, storage.Errorf(storage.Forbidden, "reload is about all servers, and this key is for some of them")
@@ -139,7 +139,7 @@ func (x *exchange) prepare() (any, error) {
 	return x.h.Prepare(x.r.Context(), s.Name)
 }
 
-// push puts a servers file into the store, from which functions take it. The caller must be the
+// push puts a servers file into the store, from which Lambda functions take it. The caller must be the
 // owner of the machine or stack, because the file decides what runs for all tenants.
 func (x *exchange) push() (any, error) {
 	if !x.caller.owns() {
@@ -236,7 +236,7 @@ func StateOf(server string, status Status) (state string, boxes, running int, wh
 	switch {
 	case ready:
 		return Awake, boxes, running, ""
-	case tries: // if an earlier try has failed, why says it
+	case tries: // with the reason of an earlier failure, if any
 		return Starting, boxes, running, why
 	case last.State != "":
 		return Failed, boxes, 0, why
@@ -251,8 +251,8 @@ func (p Process) Why() string {
 	return strings.TrimPrefix(first, fmt.Sprintf("server %q: ", p.Server))
 }
 
-// addSessions counts the sessions of servers and finds their newest message. It returns the
-// tenants of the sessions that it counted.
+// addSessions sets how many sessions each server has, and when it got its newest message. It returns
+// the tenants of these sessions.
 func (x *exchange) addSessions(list []Server) (tenants map[string]bool, err error) {
 	tenants = map[string]bool{}
 	at := map[string]*Server{}
@@ -297,8 +297,8 @@ func (x *exchange) tenants() ([]string, error) {
 	return Tenants(x.r.Context(), x.h.Store, math.MaxInt)
 }
 
-// withKeys returns the tenants that the caller sees: the given ones, those of keys, and that of
-// callers without a key.
+// withKeys returns the tenants that the caller sees. If it sees all, these are the given ones and those
+// that addKeys adds.
 func (x *exchange) withKeys(tenants map[string]bool) ([]string, error) {
 	if x.caller.Tenant != "" {
 		return []string{x.caller.Tenant}, nil
@@ -326,7 +326,7 @@ func Tenants(ctx context.Context, store storage.Store, sessions int) ([]string, 
 	return slices.Sorted(maps.Keys(seen)), nil
 }
 
-// addKeys adds the tenant of callers without a key, and those of keys.
+// addKeys adds the tenants that have keys, and the tenant of callers without a key.
 func addKeys(ctx context.Context, store storage.Store, tenants map[string]bool) error {
 	tenants[apikey.LocalTenant] = true
 	keys, err := apikey.List(ctx, store, "")
@@ -387,8 +387,8 @@ func recorded(ctx context.Context, store storage.Handshakes, tenant string, s se
 	return tools, taken, nil
 }
 
-// abilities returns how many client capabilities a list is for. The name of the list is method,
-// version, capabilities and caller, see package sessions.
+// abilities returns for how many client capabilities a list was given, by the name of the list in the
+// store: "METHOD VERSION CAPABILITY,CAPABILITY CALLER", see package sessions.
 func abilities(list string) int {
 	fields := strings.Split(list, " ")
 	if len(fields) < 3 || fields[2] == "" {

@@ -244,7 +244,7 @@ func (x *exchange) stopBoxes(match func(server string) bool) (told Stopped, err 
 	return told, forget(x, match)
 }
 
-// forget deletes the stored answers of those servers that the caller sees.
+// forget deletes what matching servers that the caller sees have answered to initialize and to lists.
 func forget(x *exchange, match func(server string) bool) error {
 	if x.h.Forget == nil || x.h.Servers == nil {
 		return nil

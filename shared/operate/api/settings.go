@@ -54,10 +54,10 @@ type Start struct {
 	Client    string    `json:"client,omitempty"`
 	Session   string    `json:"session"`
 	MS        float64   `json:"duration_ms"`          // from the start of the program until it was ready
-	InstallMS float64   `json:"install_ms,omitempty"` // for installing the program before its start
+	InstallMS float64   `json:"install_ms,omitempty"` // of the installation before that
 	Failed    bool      `json:"failed"`
-	Phase     string    `json:"phase,omitempty"`  // the step in which it failed
-	Reason    string    `json:"reason,omitempty"` // why it failed
+	Phase     string    `json:"phase,omitempty"` // the step in which it failed
+	Reason    string    `json:"reason,omitempty"`
 }
 
 // StartQuery selects starts of a server. Tenant "" selects those for all tenants.

@@ -18,7 +18,7 @@ type Info struct {
 	URL         string   `json:"url,omitempty"`               // of the endpoint; servers are at URL/NAME/mcp
 	Certificate []byte   `json:"certificate,omitempty"`       // of the endpoint, in DER, if it has one and the caller is the user of its machine
 	Access      string   `json:"access,omitempty"`            // who may call: open, keys, oauth or idp
-	Guests      bool     `json:"guests,omitempty"`            // not only the user of the machine can call, so servers without a profile are confined where the system supports it
+	Guests      bool     `json:"guests,omitempty"`            // others than the user of the machine can call, so the system confines servers without a profile, if it can
 	SignIn      string   `json:"sign_in,omitempty"`           // the provider at which callers sign in; "" if they send keys
 	Principal   string   `json:"principal,omitempty"`         // of the caller's key
 	Tenant      string   `json:"tenant,omitempty"`            // whose records the caller sees; "" for all tenants
@@ -42,7 +42,7 @@ const (
 	Asleep    = "asleep"     // nothing runs
 	Remote    = "remote"     // somebody else hosts the server, so nothing runs here
 	Starting  = "starting"   // a box is up, and no process has answered initialize yet
-	Failed    = "failed"     // a box is up, no process runs in it, and the last one failed
+	Failed    = "failed"     // no process runs, and the last one failed
 	NotServed = "not served" // the servers file has a mistake
 	Off       = "off"        // the servers file disables it
 )
@@ -59,7 +59,7 @@ type Server struct {
 	Name      string `json:"name"`
 	State     string `json:"state"`
 	Why       string `json:"why,omitempty"`   // the reason for Failed, NotServed, Off and ProgramMissing
-	Start     string `json:"start,omitempty"` // FailedLast if State is Failed and nothing runs; NeverStarted or ProgramMissing if State is Asleep and it never started
+	Start     string `json:"start,omitempty"` // if no box is up: FailedLast for State Failed; NeverStarted or ProgramMissing for State Asleep
 	Path      string `json:"path,omitempty"`  // of its endpoint: /NAME/mcp
 	Tools     *int   `json:"tools,omitempty"` // in the list that the store keeps; absent if there is none
 	Held      int    `json:"held,omitempty"`  // tools that are held back until an operator accepts them
@@ -74,11 +74,11 @@ type Server struct {
 	FailedCalls *int64 `json:"failed_24h,omitempty"`
 }
 
-// Tools is what a server answered to tools/list when it was last asked.
+// Tools is a server's list of tools, as its clients get it.
 type Tools struct {
 	Server string            `json:"server"`
-	Taken  time.Time         `json:"taken"`
-	Tools  []json.RawMessage `json:"tools"` // as the server wrote them
+	Taken  time.Time         `json:"taken"` // when the server gave the list
+	Tools  []json.RawMessage `json:"tools"`
 }
 
 // Session is one session. Only its principal may use it.
@@ -187,25 +187,25 @@ type Stopped struct {
 // ownTenant is the tenant of the owner of a stack or machine.
 const ownTenant = "default"
 
-// Push is a servers file for all functions of a stack.
+// Push is a servers file for all Lambda functions of a stack.
 type Push struct {
 	Name     string `json:"name"`               // name of the file, for error messages
 	Text     string `json:"text,omitempty"`     // at most override.MaxFile bytes
-	Withdraw bool   `json:"withdraw,omitempty"` // instead of Text: functions use the file again that was deployed with them
+	Withdraw bool   `json:"withdraw,omitempty"` // instead of Text: go back to the file that was deployed with the functions
 }
 
-// Pushed is the result of a push. Functions take the file within 30 seconds.
+// Pushed is the result of a push. The Lambda functions take the file within 30 seconds.
 type Pushed struct {
 	Version int64 `json:"version"`
 }
 
-// Reload asks to read the servers file at once. What the servers in Forget have answered to
-// initialize and to lists is forgotten; nil stands for all servers.
+// Reload asks to read the servers file now. What the servers in Forget have answered to initialize and
+// to lists is forgotten. If Forget is nil, that holds for all servers.
 type Reload struct {
 	Forget []string `json:"forget"`
 }
 
-// Reloaded is the result of reading the servers file at once.
+// Reloaded is the result of a [Reload].
 type Reloaded struct {
 	Changes string `json:"changes"` // in one line, "" for none
 	Error   string `json:"error"`   // why the file is not served, with one mistake on each line; "" if it is
@@ -287,8 +287,8 @@ type Share struct {
 	Tenant    string      `json:"tenant,omitempty"`
 	Session   string      `json:"session,omitempty"`
 	Principal string      `json:"principal,omitempty"` // whose session it is; "" in a share of boxes, because several principals may use a box
-	Tool      string      `json:"tool,omitempty"`      // the tool that was called; "" for boxes and other requests; only if the request has since
-	Day       string      `json:"day,omitempty"`       // such as 2026-11-22, UTC; only if the request has since
+	Tool      string      `json:"tool,omitempty"`      // the tool that was called, "" for boxes and other requests; absent without the query parameter since
+	Day       string      `json:"day,omitempty"`       // such as 2026-11-22, UTC; absent without the query parameter since
 	USD       float64     `json:"usd"`                 // at the published prices of AWS
 	Units     meter.Units `json:"units"`
 }

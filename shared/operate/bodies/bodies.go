@@ -34,8 +34,8 @@ const (
 	MaxAge = 30 * 24 * time.Hour
 )
 
-// Body is the arguments and the result of a call, or one of both. A call may have several lines, which a
-// [Reader] joins: its result may come after the HTTP response has ended, or be fetched several times.
+// Body is a line of the log: the arguments and the result of a call, or one of both. A [Reader] joins the
+// lines of a call, whose result may come after the HTTP response, or be fetched several times.
 type Body struct {
 	Time      time.Time        `json:"time"`
 	Role      storage.Role     `json:"role"` // keys with this role may read the body

@@ -38,8 +38,8 @@ const EntryPath = Path + "entry"
 // Header is a header that each request of the page to the API has.
 const Header = "X-Dormouse-Console"
 
-// home is a second path of the page. If API Gateway adds a prefix, the page is at this path,
-// because API Gateway may cut the slash at the end of [Path].
+// home is a second path of the page, for an API Gateway that adds a prefix: it may cut the slash at the
+// end of [Path].
 const home = Path + "home"
 
 // Options are what a console works with. All fields but MCP are needed.
@@ -68,7 +68,7 @@ type Console struct {
 	handler http.Handler
 }
 
-// New returns a console.
+// New returns a console. It panics if o.Secret is too short.
 func New(o Options) *Console {
 	if o.SignIn == nil {
 		o.SignIn = func() (name, endpoint string) { return "", "" }
@@ -209,8 +209,8 @@ func (v visitor) introduces(r *http.Request) *http.Request {
 	return v.shows(ask)
 }
 
-// entry gives the holder of an API key a link that signs in with the rights of this key. Web
-// pages get no link: the console's page could keep its rights longer than its cookie.
+// entry gives the holder of an API key a link that signs in with the rights of this key. Web pages get
+// no link: with links, the console's page could keep its rights when its cookie has expired.
 func (c *Console) entry(w http.ResponseWriter, r *http.Request) {
 	key, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	switch {
@@ -246,13 +246,10 @@ type held struct {
 	body   bytes.Buffer
 }
 
-// Header implements http.ResponseWriter.
 func (h *held) Header() http.Header { return h.head }
 
-// WriteHeader implements http.ResponseWriter.
 func (h *held) WriteHeader(status int) { h.status = status }
 
-// Write implements http.ResponseWriter.
 func (h *held) Write(p []byte) (int, error) { return h.body.Write(p) }
 
 func (h *held) pass() {
@@ -267,7 +264,6 @@ type letting struct {
 	let func() // sets the cookie
 }
 
-// WriteHeader implements http.ResponseWriter.
 func (l letting) WriteHeader(status int) {
 	if status == http.StatusOK {
 		l.let()

@@ -56,8 +56,8 @@ func newDoor(secret []byte, tickets *apikey.Tickets) *door {
 // entryTo is the name for which entry tickets to the console are issued. No server has this name.
 const entryTo = Path
 
-// asTicket binds an encrypted visitor to an entry ticket. Cookies are encrypted without asTicket,
-// so that nobody who reads the store can use a ticket's visitor as a cookie.
+// asTicket is the owner for which the visitor of an entry ticket is sealed. Cookies have no owner, so
+// nobody who reads the store can use a ticket's visitor as a cookie.
 var asTicket = []byte("entry ticket") //nolint:gochecknoglobals // a constant
 
 // waiting is what the store keeps with an entry ticket.
@@ -105,7 +105,7 @@ type sealed struct {
 	Until int64 `json:"until"` // seconds since 1970
 }
 
-// let sets the cookie of a visitor.
+// let lets a visitor in: it sets the cookie.
 func (d *door) let(w http.ResponseWriter, r *http.Request, v visitor) {
 	text := encode(sealed{v, time.Now().Add(cookieLife).Unix()})
 	d.set(w, r, d.seal.Seal(text), int(cookieLife.Seconds()))

@@ -40,7 +40,7 @@ func Serve(folder, name string) error {
 // because a process has one CPU profiler.
 func answer(conn net.Conn) {
 	defer func() { _ = conn.Close() }()
-	_ = conn.SetReadDeadline(time.Now().Add(time.Second)) // only the request is read
+	_ = conn.SetReadDeadline(time.Now().Add(time.Second)) // a caller that sends no request must not block the next one
 	cpu, err := asked(conn)
 	if err != nil {
 		return
