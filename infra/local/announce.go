@@ -50,7 +50,6 @@ func announce(m *machine) {
 	m.cfg.Display.Start(s)
 }
 
-// leftToEngines calls [LeftToEngines] for the servers of this machine.
 func (m *machine) leftToEngines() string {
 	return LeftToEngines(m.servers.Load(), m.environ.get("PATH"), serversfile.FolderOf(m.cfg.Servers))
 }

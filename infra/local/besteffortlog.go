@@ -23,8 +23,8 @@ func logLost(to *journal.Recorder, folder string) func(error) {
 }
 
 // bestEffortLog is a log whose Write never fails: an unwritable log must not stop the program.
-// While writes fail, it calls the function lost once a minute at most, in a new goroutine, because
-// lost may need a lock that the caller of Write holds.
+// While writes fail, Write calls l.lost once a minute at most, in a new goroutine, because l.lost may
+// need a lock that the caller of Write holds.
 type bestEffortLog struct {
 	to   io.Writer
 	lost func(error)

@@ -42,8 +42,7 @@ type keptBodies struct {
 	day  string // day of the newest line, "" for none
 }
 
-// openBodies returns the keptBodies of a data folder. If lines cannot be written, it calls the
-// function lost.
+// openBodies returns the keptBodies of a data folder. For lost, see [bestEffortLog].
 func openBodies(folder string, secret []byte, lost func(error)) *keptBodies {
 	k := &keptBodies{secret: secret, file: &lumberjack.Logger{
 		Filename: filepath.Join(folder, bodyFolder, "bodies.log"), MaxSize: bodySize, MaxBackups: bodyFiles, MaxAge: int(said.MaxAge / (24 * time.Hour)),

@@ -48,7 +48,7 @@ type share struct {
 	n      int
 	room   *semaphore.Weighted // memory for the principal's request bodies, and for its messages over WebSockets
 	unread *semaphore.Weighted // memory for messages that the principal's WebSocket clients have not read
-	turns  *semaphore.Weighted // limits how many of the principal's WebSocket messages are handled at once; a message counts for 100 ms at most
+	turns  *semaphore.Weighted // number of the principal's WebSocket messages that are handled at once
 }
 
 // maxTurns is the limit of share.turns: enough to keep all processors busy, and not so many that
@@ -112,8 +112,8 @@ func (r twoRooms) Release(n int64) {
 }
 
 // admit counts one request, message or WebSocket of a caller: a WebSocket until it ends, and the
-// others until release is called. From then on, a request body in ctx also waits for memory within
-// the caller's share. If the caller has maxInWork open, the error has the code Busy.
+// others until release is called. It also makes the body of a request wait for memory in the caller's
+// share. If the caller has maxInWork open, the error has the code Busy.
 func (w *callers) admit(ctx context.Context, c sessions.Caller) (release func(), err error) {
 	who := c.Tenant + "\x00" + c.Principal
 	w.mu.Lock()
@@ -182,9 +182,9 @@ func (b bodies) guard(w http.ResponseWriter, r *http.Request) (guarded *http.Req
 	return r, body.release
 }
 
-// ofStrangers limits the bodies of requests to the sign-in pages. These forms share maxForms
-// and have less time: nobody knows yet who sends them, and strangers must not take the memory of
-// callers.
+// ofStrangers limits the bodies of requests to the sign-in pages. These forms share maxForms, and
+// must arrive within formWithin: nobody knows yet who sends them, and strangers must not take the
+// memory of callers.
 func (b bodies) ofStrangers(pages http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if body, ok := r.Body.(*guardedBody); ok {

@@ -94,8 +94,7 @@ func (i *insider) run(ctx context.Context, kill <-chan struct{}, env map[string]
 	return runner.ExitCode(err)
 }
 
-// lineWriter is called with each line that a slog handler writes: the handler calls Write once a
-// line.
+// lineWriter gets the lines of a slog handler, which calls Write once for each line.
 type lineWriter func(string)
 
 func (w lineWriter) Write(line []byte) (int, error) {
@@ -116,7 +115,7 @@ func needsBoxes(servers *serversfile.File) bool {
 const LogFolder = "logs"
 
 // boxStopGrace is how long a box has to end its calls and processes, and to save its workspaces,
-// when dormouse run stops. It is shorter than stopTime, which must also suffice for m.functions.
+// when dormouse run stops. The rest of stopTime is for m.functions.
 const boxStopGrace = 18 * time.Second
 
 // room waits for memory for a box that is a process. If none becomes free, it records an event for
@@ -199,7 +198,7 @@ func (m *machine) left(t fleet.Status) {
 
 // hear records the time of a message from a box that is a process.
 func (m *machine) hear(e *observe.Event) {
-	if e.Kind != observe.Frame || e.Server == "" { // it is unknown which box sent the message
+	if e.Kind != observe.Frame || e.Server == "" { // no message, or one of an unknown box
 		return
 	}
 	v, _ := m.neighbours.Load(e.Box)

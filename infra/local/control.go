@@ -49,7 +49,7 @@ func Control(ctx context.Context, data string) (to *http.Transport, key string, 
 	}
 	c, err := dial(ctx)
 	if err != nil {
-		return nil, "", false, ctx.Err() // no Run listens
+		return nil, "", false, ctx.Err() // unless ctx has ended, nobody listens
 	}
 	_ = c.Close()
 	return &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) }}, key, true, nil

@@ -16,11 +16,11 @@ import (
 // sandbox could call a server that has no sandbox, and that server would do what the sandbox
 // forbids.
 //
-// The gate is shut if the machine has, or once had, a server that has network access in a sandbox, or
-// whose install has. (Processes of a server that was removed from the file may still run.) It is open
-// nevertheless while the servers file lets boxes call (x-dormouse.access.boxes).
+// The gate is shut once the servers file has a server with network access in a sandbox, or whose
+// install has it. It stays shut when that server leaves the file, because its processes may still
+// run. While the file lets boxes call (x-dormouse.access.boxes), the gate is open.
 type gate struct {
-	met  atomic.Bool           // the machine has, or had, such a server
+	met  atomic.Bool           // the servers file has, or had, a server that shuts the gate
 	open atomic.Bool           // the servers file lets boxes call
 	own  func(uid uint32) bool // reports whether a user id is one that sandboxes give to servers
 }
@@ -32,7 +32,7 @@ func (g *gate) take(servers *serversfile.File) {
 	for _, name := range servers.Names() {
 		s, _ := servers.Server(name)
 		b := s.Box
-		// A Python project in host_path is built with network access, whatever its server has.
+		// A Python project in host_path is built with network access, even for a server without it.
 		builds := (b.Confined() || b.Sealed) && b.HostPath != "" && !b.HostPathWritable
 		if !s.Disabled && !s.InPlace() && (b.Confined() && !b.Offline || b.InstallScripts || builds) {
 			g.met.Store(true)

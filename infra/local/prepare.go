@@ -21,8 +21,8 @@ import (
 )
 
 // To prepare a server means to install it and to start it once, so that the store keeps its answer
-// to initialize and its lists. While that happens for the first time, clients of the server get
-// their answers at once; see [sessions.Server].Preparing.
+// to initialize and its lists. The first time, clients do not wait for that: they get provisional
+// answers; see [sessions.Server].Preparing.
 
 // preparing has the servers that are being prepared now.
 type preparing struct {
@@ -68,7 +68,7 @@ func (p *preparing) end(server string) {
 	delete(p.of, server)
 }
 
-// mostPrepared is how many servers are prepared at the same time.
+// mostPrepared limits how many servers prepareTaken prepares at the same time.
 const mostPrepared = 16
 
 // prepareTaken marks those servers as being prepared that have something to install and have never
@@ -143,8 +143,8 @@ func (m *machine) prepare(ctx context.Context, server string) (api.Prepared, err
 	}
 }
 
-// prepare starts a server once, stores the result in the preparation, and tells the server's clients that their
-// lists are ready.
+// prepare starts a server once, stores the result in the preparation, and tells the server's clients
+// that their lists are ready.
 func (in *inprocess) prepare(ctx context.Context, server string, one *preparation) {
 	h := in.use().http.Host
 	s, ok := in.made.Load().of[0].Server(server)
@@ -164,8 +164,8 @@ func (in *inprocess) prepare(ctx context.Context, server string, one *preparatio
 	}
 }
 
-// sleep ends the process that prepare has started, unless a client uses it. While a process runs,
-// clients get stored lists only of a server that announces changes of them.
+// sleep ends the process that prepare has started, unless a client uses it. If a server does not
+// announce changes of its lists, clients get stored lists only while its box is asleep.
 func (in *inprocess) sleep(ctx context.Context, box storage.BoxID) {
 	if _, err := in.m.functions.Operators().Halt(ctx, box, frame.Halt{By: "the end of its preparation", In: drainWithin.Milliseconds()}); err != nil && ctx.Err() == nil {
 		in.m.log.Warn("the process of a preparation is not told to end", "box", string(box), "error", err)

@@ -166,8 +166,8 @@ func brief(err error) string {
 	return text
 }
 
-// retire makes all runners connect again. The relay then tells the runners of a changed server to
-// end. retire repeats the order for half a minute, because some runners may only be starting.
+// retire tells all runners to connect again. The relay then tells the runners of a changed server to
+// end. retire tells them several times in half a minute, because some may only be starting.
 func (r *reloader) retire() {
 	for _, wait := range []time.Duration{0, 2 * time.Second, 8 * time.Second, 20 * time.Second} {
 		select {

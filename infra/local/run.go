@@ -17,9 +17,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// Run hosts the servers of a servers file on this machine until ctx ends, or as
-// Config.ExitWhenIdle and Config.Drain say. It returns when every process that it started has
-// ended. Only one Run at a time can use a data folder.
+// Run hosts the servers of a servers file on this machine until ctx ends, or until
+// Config.ExitWhenIdle or Config.Drain makes it end. It returns when every process that it started
+// has ended. Only one Run at a time can use a data folder.
 func Run(ctx context.Context, cfg Config) error {
 	m := newMachine(cfg)
 	ctx, m.fail = context.WithCancelCause(ctx)

@@ -99,13 +99,13 @@ func placesOf(m *machine, server, process string) []string {
 		if err != nil {
 			return nil
 		}
-		return places(s, string(text[max(0, len(text)-maxWords):]))
+		return places(s, string(text[max(0, len(text)-maxOutput):]))
 	}
 	return nil
 }
 
-// maxWords is how many bytes at the end of a process's output are searched.
-const maxWords = 16 << 10
+// maxOutput is how many bytes at the end of a process's output are searched.
+const maxOutput = 16 << 10
 
 // places returns the source lines of a server that the output of its process names. If there are more
 // than mostPlaces, it returns the last ones.

@@ -33,7 +33,7 @@ type storeLease struct {
 
 // leaseHolder says who has a lease.
 type leaseHolder struct {
-	Folder string `json:"folder"` // a hash that names the data folder, which one Run at a time uses
+	Folder string `json:"folder"` // a hash that stands for the data folder
 	Where  string `json:"where"`  // host and path of the data folder, for people
 }
 
@@ -49,9 +49,9 @@ func newStoreLease(store storage.Values, secret []byte, path string) *storeLease
 // errLeased is the error for a store that another Run uses.
 var errLeased = errors.New("is in use by another dormouse run")
 
-// take takes the lease. If another Run has the lease, take calls the function waits once, and watches
-// the lease for the time leaseFor. It fails if the lease is written meanwhile. If not, that Run has
-// crashed.
+// take takes the lease. If the Run of another data folder has it, take calls waits once, and watches
+// the lease for leaseFor. If the lease is written meanwhile, take fails. If not, that Run has crashed,
+// and take takes its lease.
 //
 // Errors: errLeased, and those of the store.
 func (l *storeLease) take(ctx context.Context, waits func(where string)) error {

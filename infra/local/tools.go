@@ -77,7 +77,8 @@ func (r recorded) text(s serversfile.Server) string {
 	}
 }
 
-// startText is like [recorded.text], but if a server could not be started, it returns why.
+// startText is like [recorded.text], but it also says if the last start of a server failed, or if its
+// program is missing.
 func (m *machine) startText(s serversfile.Server, r recorded) string {
 	text := r.text(s)
 	switch {

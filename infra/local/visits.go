@@ -38,16 +38,16 @@ func newVisits() *visits {
 	return v
 }
 
-// limit passes requests on to next. It answers those above the limit with 429, in the form of an
-// OAuth error (RFC 6749, §5.2), and calls the function refused for each.
-func (v *visits) limit(next http.Handler, refused func(r *http.Request, status int, refusal string, err error)) http.Handler {
+// limit passes requests on to next. A request above the limit is passed to report instead, and
+// answered with 429, in the form of an OAuth error (RFC 6749, §5.2).
+func (v *visits) limit(next http.Handler, report func(r *http.Request, status int, refusal string, err error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if v.limiter(r.RemoteAddr).Allow() {
 			next.ServeHTTP(w, r)
 			return
 		}
 		err := storage.Errorf(storage.Busy, "this address asks too often; try again in a second")
-		refused(r, http.StatusTooManyRequests, "rate", err)
+		report(r, http.StatusTooManyRequests, "rate", err)
 		h := w.Header()
 		h.Set("Content-Type", "application/json")
 		h.Set("Access-Control-Allow-Origin", "*")

@@ -150,8 +150,8 @@ func (c *confiner) locate(command string, placed provision.Launch) string {
 	return command
 }
 
-// sockets returns which sockets the server may open. An enclosed server cannot access its user's
-// files, so it cannot connect to that user's other programs either.
+// sockets returns which sockets the server may open. An enclosed server may open no unix sockets:
+// other programs of its user could access that user's files for it.
 func (c *confiner) sockets() sandbox.Sockets {
 	switch {
 	case c.box.Offline:
@@ -163,9 +163,9 @@ func (c *confiner) sockets() sandbox.Sockets {
 	}
 }
 
-// demand returns the guards without which the server must not run: those that confine it. A
-// profile also demands its limits of memory and CPUs. A profile does not demand its limit of
-// processes, which most systems cannot enforce unless the runner is root.
+// demand returns the guards without which the server must not run: all that confine it and, for a
+// profile, those of its limits of memory and CPUs. The limit of processes is not among them, because
+// most systems cannot enforce it unless the runner is root.
 func (c *confiner) demand() []sandbox.Guard {
 	var all []sandbox.Guard
 	if c.box.Offline {
@@ -183,9 +183,9 @@ func (c *confiner) demand() []sandbox.Guard {
 	return all
 }
 
-// toolchains returns the folders in which the server's command and the interpreters in its PATH are
-// installed, with the virtual environment of the command. Version managers install these in the
-// user's home; an enclosed server can access nothing else in that home.
+// toolchains returns the folders in which the server's command, node and python are installed, and
+// the virtual environment of the command. Version managers install programs in the user's home, where
+// an enclosed server can access nothing else.
 func (c *confiner) toolchains(placed provision.Launch) []string {
 	var found []string
 	for _, name := range append(c.runs(placed, c.find), "node", "python3", "python") {

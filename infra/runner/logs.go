@@ -201,7 +201,7 @@ func (l *logFile) Write(p []byte) (int, error) {
 			_ = l.f.Close() // an error does not matter, this is only a log
 			_ = os.Rename(l.path, l.path+olderEnding)
 		}
-		_ = note(served(filepath.Dir(l.path), l.process), l.process, "") // after an error, the log is still found by the name of its server
+		_ = note(served(filepath.Dir(l.path), l.process), l.process, "") // after an error, dormouse logs finds the log only by the name of its server
 		f, err := os.OpenFile(l.path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 		if err != nil {
 			l.f, l.left = nil, 0

@@ -20,8 +20,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// Keeper is the program that runs a sealed server, which means in a virtual kernel of its own; see
-// infra/keeper.
+// Keeper is the program that runs a sealed server in a virtual kernel; see infra/keeper.
 const Keeper = "dormouse-keeper"
 
 // Needs returns the program that must be installed on this machine to start a server: the server's
@@ -42,8 +41,8 @@ func Needs(s serversfile.Server, path, folder string) string {
 	return program
 }
 
-// Find returns the path of the program that Needs returns, looked up as a box of the server does.
-// The error is written for the user.
+// Find returns the path of the program that [Needs] returns. It searches where a box of the server
+// would. The error is written for the user.
 func Find(s serversfile.Server, path, folder string) (string, error) {
 	program := Needs(s, path, folder)
 	path = cmp.Or(s.Env["PATH"], path)
@@ -53,10 +52,10 @@ func Find(s serversfile.Server, path, folder string) (string, error) {
 	return box.LookPath(program, path, cmp.Or(s.Cwd, folder))
 }
 
-// sealed returns the server as it must be started on this machine. The keeper, which runs programs
-// in a virtual kernel, starts a server in a container if the server must be sealed, or if the
-// machine lacks docker or a similar command. If a server without a container must be sealed, the
-// result keeper is the path of the keeper, for [inSeal].
+// sealed returns the server as it must be started on this machine. It makes the keeper run a server
+// that is configured as "docker run" if the server must be sealed, or if the machine lacks that
+// command. If any other server must be sealed, the result keeper is the path of the keeper, for
+// [inSeal].
 func sealed(s serversfile.Server, at setup) (_ serversfile.Server, keeper string, _ error) {
 	c, ok, err := s.Sealable()
 	if !s.Box.Sealed && (!ok || at.image != nil) {

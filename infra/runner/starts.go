@@ -16,7 +16,7 @@ type starts struct {
 	log     *slog.Logger
 
 	mu    sync.Mutex
-	since map[string]time.Time // when the processes that are not ready yet were started, by name
+	since map[string]time.Time // when a process was started that is not ready yet, by its name
 }
 
 func newStarts(server string, metrics string, log *slog.Logger) *starts {

@@ -21,8 +21,8 @@ import (
 )
 
 // invokedBoxes runs each box as an invocation of a function, as on Lambda. Each process of the
-// function serves one box, and has a TMPDIR of its own. As on Lambda, no other function learns that
-// an invocation has ended. The bill that dormouse run shows leaves out these boxes.
+// function serves one box, and has a TMPDIR of its own. The bill that dormouse run shows leaves out
+// these boxes.
 type invokedBoxes struct {
 	site *local.Site
 	pool *lambda.Pool
@@ -37,8 +37,8 @@ const (
 	// as the largest one of infra/stack/boxes.yaml.
 	boxFunction       = "box"
 	boxFunctionMemory = 2048
-	// environmentsFolder is a folder in the data folder. It contains the TMPDIR of each process of
-	// that function.
+	// environmentsFolder is the folder in the data folder with the TMPDIR of each process of
+	// boxFunction.
 	environmentsFolder = "environments"
 	// boxEventAge is how long Lambda tries to start a box.
 	boxEventAge = time.Minute
@@ -84,8 +84,8 @@ func openInvoked(e *emulated) (*invokedBoxes, error) {
 	return b, nil
 }
 
-// environment returns the environment variable from which the other functions learn the name and
-// the memory of the function for boxes. template.yaml sets it on AWS.
+// environment returns the variable that tells other functions about boxFunction. On AWS,
+// template.yaml sets it.
 func (b *invokedBoxes) environment() []string {
 	return []string{fmt.Sprintf(`DORMOUSE_BOX_FUNCTIONS=[{"memoryMb":%d,"function":%q}]`, boxFunctionMemory, boxFunction)}
 }

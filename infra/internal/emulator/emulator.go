@@ -226,8 +226,8 @@ func (e *emulated) paths() map[string]string {
 	return of
 }
 
-// Serve implements [local.Functions]. The pool replaces a process that fails at its start because
-// the previous servers file is gone.
+// Serve implements [local.Functions]. A process that is just starting may find the previous servers
+// file gone, and fail; the pool then starts another one.
 func (e *emulated) Serve(servers *serversfile.File) error {
 	file, err := e.accept(servers)
 	if err != nil {
@@ -343,7 +343,7 @@ func (e *emulated) Sweep(stopped *fleet.Status) <-chan struct{} {
 		event = cloudWatchEvent("Dormouse Task Stopped", detail)
 	}
 	payload, err := json.Marshal(event)
-	if err != nil { // the only raw part was encoded above
+	if err != nil { // the member Detail is valid JSON, so this cannot fail
 		panic("emulator: an event that cannot be encoded: " + err.Error())
 	}
 	done, err := e.api.Send("sweep", payload)

@@ -12,10 +12,10 @@ import (
 // so often between a backup and its restore.
 const Jump storage.Generation = 1_000_000
 
-// Advance adds [Jump] to the generation of each box that has run and has a session. The backup has
-// no workspaces. Boxes may have saved some after the backup, with higher generations than in the
-// backup. Without Advance, a restored box could not replace these. Nothing else may use the store
-// yet. After an error Advance may be called again.
+// Advance adds [Jump] to the generation of each box that has run and has a session. Workspaces are
+// not in the backup, and those that were saved after it have higher generations than the restored
+// boxes. A box with a lower generation than its workspace could not save it again. Nothing else may
+// use the store yet. After an error Advance may be called again.
 func Advance(ctx context.Context, store storage.Store) (boxes int, err error) {
 	seen := map[storage.BoxID]bool{}
 	for s, err := range storage.AllSessions(ctx, store, "", "") {

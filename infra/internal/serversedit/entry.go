@@ -52,7 +52,7 @@ func (v Variables) MarshalJSON() ([]byte, error) {
 // JSON returns the entry as it is written to a file.
 func (e Entry) JSON() []byte { return jsonedit.Encode(e) }
 
-// ParseEntry parses an entry of mcpServers with the keys that any client uses, or the argument of
+// ParseEntry parses the entry of one server in any client's mcpServers, or the argument of
 // `code --add-mcp`. The result name is "" if the entry has none. Where a string is required,
 // ParseEntry also accepts numbers and booleans. It leaves out headers that are null. An error
 // quotes no value.
@@ -95,7 +95,7 @@ func ParseEntry(text []byte) (e Entry, name string, err error) {
 				e.set(k, v)
 			}
 			return err
-		case "source": // not needed for a server over stdio
+		case "source": // says nothing that is needed to start the server
 		default:
 			e.Ignored = append(e.Ignored, key)
 		}

@@ -41,9 +41,9 @@ func (e *Env) Lookup(name string) (string, bool) {
 	return value, ok
 }
 
-// Keep stores a value in the file, and returns the variable that has it. If a variable of the given
-// name has another value, the server's name is put in front. An error names the variable, but does
-// not quote the value.
+// Keep stores a value in the file, and returns the variable that has it: name or, if name has
+// another value already, the server's name and name. An error names the variable, but does not quote
+// the value.
 func (e *Env) Keep(server, name, value string) (variable string, err error) {
 	if !utf8.ValidString(value) || strings.Contains(value, "\x00") {
 		return "", fmt.Errorf("the value of %s is not UTF-8, or holds a NUL", name)
@@ -61,7 +61,7 @@ func (e *Env) Keep(server, name, value string) (variable string, err error) {
 		}
 		other, set := e.outside(variable)
 		if set && other != value {
-			continue // this value would have precedence over the one in the file
+			continue // the value of other would have precedence over the one in the file
 		}
 		if old, ok := e.have[variable]; ok && old != value {
 			continue

@@ -8,7 +8,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// Keep sets an environment variable of the server's process, and stores the value in .env.
+// Keep stores a value in .env, and makes the entry set an environment variable to it.
 func (e *Entry) Keep(server string, env *Env, name, value string) error {
 	moved, err := keeper{server, env}.whole(name, value)
 	if err != nil {

@@ -40,9 +40,9 @@ type Input struct {
 
 // Read parses a client's file. It knows the forms of Claude and Cursor (mcpServers), VS Code
 // (servers), Zed (context_servers) and Codex (TOML). It also accepts a server.json of the registry,
-// a map of servers by name, and a single server with its name. A relative path is only used in
-// messages. If dollar is true, $NAME is a variable, as in files of Gemini. Errors have the place of
-// the mistake, and quote no value.
+// a map of servers by name, and a single server with its name. The argument path is for messages; an
+// absolute one also leads to [Source].Folder. If dollar is true, $NAME is a variable, as in files of
+// Gemini. Errors have the place of the mistake, and quote no value.
 func Read(text []byte, path string, dollar bool) (Source, error) {
 	text, err := asJSON(text, path)
 	if err != nil {
@@ -56,7 +56,7 @@ func Read(text []byte, path string, dollar bool) (Source, error) {
 	}
 	form, servers := find(text)
 	switch form {
-	case mcpServers: // Entries returns an error for repeated names
+	case mcpServers: // unlike find, Entries returns an error for repeated names
 		entries, err := serversfile.Entries(text, path)
 		if err != nil {
 			return src, err
@@ -117,8 +117,8 @@ func asJSON(text []byte, path string) ([]byte, error) {
 	return text, nil
 }
 
-// form is the way in which a file lists its servers. If a key of the file contains them, the text
-// is that key.
+// form is the way in which a file lists its servers: the name of the key that has them, or a word for
+// a file without such a key.
 type form string
 
 const (
@@ -174,8 +174,8 @@ func find(text []byte) (form, []member) {
 	return bareServers, all
 }
 
-// get returns f, and the members of the object at the key f. ok is false if there is no such
-// object.
+// get returns f, and the members of the object at the key f. ok is false if there is no object. For
+// mcpServers ok is true for any value, so that [serversfile.Entries] reports a wrong one.
 func get(root []member, f form) (form, []member, bool) {
 	value := valueOf(root, string(f))
 	return f, object(value), len(value) > 0 && (value[0] == '{' || f == mcpServers)
@@ -209,7 +209,7 @@ func (f form) entry(value json.RawMessage) []byte {
 		out[i].value = encode(append(object(out[i].value), ours...))
 	}
 	if out == nil {
-		return value // Theirs.wrong later finds the reason
+		return value // no object, or an empty one: the method wrong later says so
 	}
 	return encode(out)
 }
@@ -225,7 +225,7 @@ func inputs(text []byte) (all []Input) {
 		Inputs []asked
 		MCP    struct{ Inputs []asked }
 	}
-	_ = json.Unmarshal(text, &file) // on an error, parts in other forms are ignored
+	_ = json.Unmarshal(text, &file) // members of a wrong type are ignored
 	for _, in := range append(file.MCP.Inputs, file.Inputs...) {
 		value, ok := in.Default.(string)
 		all = append(all, Input{in.ID, in.Description, value, ok, in.Password})
@@ -233,8 +233,8 @@ func inputs(text []byte) (all []Input) {
 	return all
 }
 
-// expand replaces variables in an entry that mean nothing in the servers file: inputs of VS Code,
-// and the folder of the project.
+// expand replaces variables in an entry that mean nothing in the servers file: inputs of VS Code, if
+// project is set, the project's folder, and if dollar is set, $NAME.
 func (src Source) expand(entry []byte, project, dollar bool) []byte {
 	text := string(entry)
 	inside := func(s string) string { // escapes a text for a JSON string

@@ -145,8 +145,8 @@ func provisionable(word string) bool {
 	return ok
 }
 
-// isImage reports whether a word can only be a container image. A name with one slash and a dot
-// before it may also be the name of a server in the MCP registry.
+// isImage reports whether a word can only be a container image. It returns false for a name with one
+// slash and a dot before it, which may also be that of a server in the MCP registry.
 func isImage(word string) bool {
 	if !regexp.MustCompile(`^[a-z0-9][a-z0-9._-]*(:[0-9]+)?(/[a-z0-9][a-z0-9._-]*)*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?(@sha256:[0-9a-f]{64})?$`).MatchString(word) {
 		return false

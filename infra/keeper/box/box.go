@@ -121,14 +121,14 @@ type Folder struct {
 // Box is a running box. The caller of Start must call Wait.
 type Box struct {
 	cmd    *exec.Cmd    // the process of the sentry
-	files  []*exec.Cmd  // the process that serves the folders, if there are any
+	files  []*exec.Cmd  // one process, which serves all folders; empty without folders
 	said   *head        // stderr of these processes
 	wait   *urpc.Client // the connection to the sentry that Wait uses
 	spec   Spec
 	door   int                    // descriptor of the sentry's listening socket, whose file was removed
 	reason atomic.Pointer[string] // the argument of End, nil if End was not called
 	gone   sync.Once              // makes Close work once
-	mu     sync.Mutex             // guards does and over
+	mu     sync.Mutex             // guards the fields below
 	does   *urpc.Client           // the connection for all other calls of the sentry, one at a time
 	over   bool                   // the program has ended, or was frozen
 }
@@ -483,7 +483,7 @@ func describe(s Spec) *specs.Spec {
 		if f.ReadOnly {
 			options[1] = "ro"
 		}
-		mounts = append(mounts, specs.Mount{Destination: f.Path, Type: boot.Bind, Source: f.Path, Options: options}) // Source is only a label: gVisor takes the connections of serve in order
+		mounts = append(mounts, specs.Mount{Destination: f.Path, Type: boot.Bind, Source: f.Path, Options: options}) // Source is only a label: gVisor uses the connections from b.serve, in the same order
 		if f.Fixed {
 			about := fmt.Sprintf("%sfolder%d.", boot.MountPrefix, n)
 			notes[about+"source"], notes[about+"type"], notes[about+"share"] = f.Path, boot.Bind, "container"
@@ -511,7 +511,6 @@ func describe(s Spec) *specs.Spec {
 
 // # While a box runs
 
-// call calls a method of the sentry.
 func (b *Box) call(method string, arg, result any) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -616,8 +615,8 @@ func (b *Box) Close() {
 	})
 }
 
-// failed closes a box that could not be run, and returns the error. The error contains step, the
-// step that failed, and what the sentry wrote to stderr, or else err.
+// failed closes a box that could not be run. The error names the step that failed, and has the first
+// line that the sentry wrote to stderr or, without one, that of err.
 func (b *Box) failed(step string, err error) error {
 	b.Close() // after this nothing more is written to stderr
 	said := b.said.line()

@@ -121,7 +121,7 @@ func restrict(folders []Folder) error {
 			return err
 		}
 	}
-	if len(folders) > 0 { // the server of files opens its own descriptors again
+	if len(folders) > 0 { // serveFiles opens this folder
 		if err := allow("/proc/self/fd", unix.LANDLOCK_ACCESS_FS_READ_DIR); err != nil {
 			return err
 		}

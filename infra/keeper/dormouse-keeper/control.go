@@ -16,8 +16,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/keeper/box"
 )
 
-// freezing limits the time to freeze a server and to send its memory. The limit also holds for a
-// thaw, without the time to receive the memory.
+// freezing limits the time to freeze a server and to send its memory. It also limits the time to
+// thaw a server once its memory was received.
 const freezing = 10 * time.Second
 
 // chunk is how many bytes a chunk of an image may have.
@@ -78,7 +78,7 @@ func (c *control) serve(ctx context.Context, l launch, fit func() (map[string]st
 	if err != nil {
 		return failed, err
 	}
-	_ = c.tell("begun", true) // if the runner has ended, attend notices it
+	_ = c.tell("begun", true) // an error means that the runner has ended, and the function attend notices that
 	go attend(b)
 	type end struct {
 		code int
@@ -123,7 +123,7 @@ func (c *control) serve(ctx context.Context, l launch, fit func() (map[string]st
 
 // begin starts the server, or thaws it from an image, as the runner orders.
 func (c *control) begin(ctx context.Context, l launch, fit func() (map[string]string, error)) (_ *box.Box, err error) {
-	stop := context.AfterFunc(ctx, func() { _ = c.conn.Close() }) // makes hear and tell fail when ctx ends
+	stop := context.AfterFunc(ctx, func() { _ = c.conn.Close() }) // makes c.hear and c.tell fail when ctx ends
 	defer stop()
 	ready := l.prepare()
 	defer func() {

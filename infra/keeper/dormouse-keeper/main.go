@@ -285,7 +285,7 @@ func (o *options) base(images image.Store) (*image.Image, error) {
 		if err != nil {
 			return nil, err
 		}
-		if strings.HasPrefix(parts[0], "/tmp/") && real != parts[0] { // a link: the box has a /tmp of its own, without the link, so it gets the folder at both paths
+		if strings.HasPrefix(parts[0], "/tmp/") && real != parts[0] { // the box has a /tmp of its own, without this link: the folder is mounted at both paths
 			hidden = append(hidden, real+strings.TrimPrefix(text, parts[0]))
 		}
 		was, known := modes[real]

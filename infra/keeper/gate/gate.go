@@ -68,7 +68,7 @@ type Gate struct {
 	inUse  chan struct{}         // contains an element for each open connection
 
 	telling sync.Mutex
-	told    map[string]time.Time // when a refusal was last reported, by refusal.place; telling guards it
+	told    map[string]time.Time // when a refusal was last reported, by refusal.place; guarded by the field telling
 }
 
 // Link connects the gate to a new start of the box, and returns the box's end for gVisor.
@@ -420,7 +420,7 @@ func (g *Gate) forbids(name string, to netip.AddrPort, machine []netip.Addr) err
 	switch {
 	case lost(a, machine):
 		return &refusal{place, " was refused: " + leads + "this machine or no place on a network"}
-	case g.hosts.write(to):
+	case g.hosts.allowAddress(to):
 	case closed(a, machine):
 		return &refusal{place, " was refused: " + leads + "an address of the machine or of the cloud that it is in"}
 	case g.hosts == nil:
@@ -452,7 +452,8 @@ func dial(ctx context.Context, to netip.AddrPort) (*net.TCPConn, error) {
 	return t, nil
 }
 
-// lost reports whether an address belongs to this machine, or to no machine.
+// lost reports whether an address is one of this machine, or of no single machine, such as a multicast
+// address.
 func lost(a netip.Addr, machine []netip.Addr) bool {
 	if inner := within(a); inner != a {
 		return lost(inner, machine)
@@ -464,9 +465,8 @@ func lost(a netip.Addr, machine []netip.Addr) bool {
 	return a.IsLoopback() || a.IsUnspecified() || a.IsMulticast() || slices.ContainsFunc(nowhere, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// closed reports whether a box may connect to an address only if [Hosts] lists the address itself.
-// Those are the addresses for which lost is true, link-local ones, and those of clouds' metadata
-// services.
+// closed reports whether a box may connect to an address only if [Hosts] lists the address itself:
+// one that lost reports, a link-local one, or one of a cloud's metadata service.
 func closed(a netip.Addr, machine []netip.Addr) bool {
 	a = within(a)
 	metadata := []string{
@@ -526,7 +526,7 @@ func join(box *gonet.TCPConn, world *net.TCPConn, begin func(io.Reader) ([]byte,
 			_ = errors.Join(box.Close(), world.Close()) // makes the other direction end
 		}
 	})
-	_, err := io.CopyBuffer(struct{ io.Writer }{box}, struct{ io.Reader }{world}, make([]byte, 128<<10)) // the buffer is larger than a packet of the link
+	_, err := io.CopyBuffer(struct{ io.Writer }{box}, struct{ io.Reader }{world}, make([]byte, 128<<10)) // a smaller buffer would not fill the packets of the link
 	if err == nil {
 		err = box.CloseWrite()
 	}

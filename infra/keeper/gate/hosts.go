@@ -104,8 +104,8 @@ func (all Hosts) allow(name string, port uint16) bool {
 	return slices.ContainsFunc(all, func(h host) bool { return h.is(name) && h.on(port) })
 }
 
-// write reports whether the list includes this address and port themselves, and not only a name.
-func (all Hosts) write(at netip.AddrPort) bool {
+// allowAddress reports whether the list includes an address on this port.
+func (all Hosts) allowAddress(at netip.AddrPort) bool {
 	return slices.ContainsFunc(all, func(h host) bool { return h.at == at.Addr() && h.on(at.Port()) })
 }
 
@@ -143,7 +143,7 @@ var errGreeted = errors.New("the ClientHello was read")
 
 // hello is the connection of a TLS server that only reads a ClientHello.
 type hello struct {
-	net.Conn // nil, because the server calls no other method
+	net.Conn // nil, because the server only reads and writes
 	io.Reader
 }
 

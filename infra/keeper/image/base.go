@@ -61,8 +61,8 @@ func (s Store) Base(files []string, uid, gid int) (_ *Image, err error) {
 	return &Image{Sum: sum, File: f, Config: v1.Config{User: fmt.Sprintf("%d:%d", uid, gid)}}, nil
 }
 
-// place adds the folders and links on the path of a file of this machine, and an empty file or
-// folder at its end.
+// place adds an empty file or folder where this machine has file, and the folders and links that lead
+// to it.
 func (f *flat) place(file string) error {
 	at, rest := "/", strings.Split(file, "/")
 	for links := 0; len(rest) > 0; {

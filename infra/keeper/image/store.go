@@ -234,7 +234,7 @@ func save(file string, l v1.Layer) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = in.Close() }() // Read has returned its errors
+	defer func() { _ = in.Close() }() // io.Copy returns the errors of reading
 	out, err := os.OpenFile(file, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err

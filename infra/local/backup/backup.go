@@ -32,7 +32,7 @@ import (
 var databases = []string{"store.db", "history.db"}
 
 // isLeft reports whether a file or folder at the top of a data folder belongs to no backup. A
-// restore does not touch it either. The folder "cache" may have the installs.
+// restore does not touch it either.
 func isLeft(top string) bool {
 	return slices.Contains([]string{"lock", "run", "logs", "home", "cache", "installs", "environments", "memory.key", "memory.key.lock"}, top) ||
 		strings.HasPrefix(top, during) || strings.HasPrefix(top, before)
@@ -123,8 +123,8 @@ func (a *archive) database(name, path, part string) error {
 }
 
 // folder adds the content of a folder. During the backup, a server may replace a file or folder by
-// a link to a file that the server itself may not read. So folder opens everything through root,
-// and uses what it has opened only if that still has its name and is not a link.
+// a link to a file that the server itself may not read. So folder opens everything through root, and
+// drops what it has opened by a link; see isStill.
 func (a *archive) folder(root *os.Root, under string) error {
 	list, err := root.Open(".")
 	if err != nil {
@@ -361,7 +361,7 @@ func unpackFile(path string, head *tar.Header, in io.Reader) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(out, in) //nolint:gosec // the operator's own file may be as large as it is
+	_, err = io.Copy(out, in) //nolint:gosec // the operator made the backup, so its size is no attack
 	return errors.Join(err, out.Sync(), out.Close(), os.Chtimes(path, time.Time{}, head.ModTime))
 }
 

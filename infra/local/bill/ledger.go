@@ -179,8 +179,8 @@ func (l *Ledger) giveDay(day onDay, u meter.Units) {
 	l.days[day] = l.days[day].Plus(u)
 }
 
-// toolOf returns the tool to which the use in an event counts. The result held is true while the
-// tool is unknown, because only the event at the end of the call names it.
+// toolOf returns the tool for which an event reports use. If only a later event will name the tool,
+// held is true, and toolOf has added the use to call.early.
 func (l *Ledger) toolOf(e *observe.Event, o owner) (tool string, held bool) {
 	if len(e.Traces) == 1 { // an event about a box's messages, which belong to one request
 		c := l.call(e.Traces[0])
@@ -258,13 +258,13 @@ func (l *Ledger) knows(session, principal string) {
 	l.who[session] = principal
 }
 
-// Observe counts an event of a function.
+// Observe adds the use that an event reports to that of its owner.
 func (l *Ledger) Observe(e *observe.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if e.Spent != nil {
 		l.charge(e)
-	} else if e.Kind == observe.Work { // later events about messages of the box name only the session
+	} else if e.Kind == observe.Work { // names the principal; later events about the box's messages name only the session
 		l.knows(string(e.Session), e.Principal)
 	}
 }

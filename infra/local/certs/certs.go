@@ -53,8 +53,8 @@ type Certs struct {
 }
 
 // Open opens the certificates that the settings name. Certificates of an authority are kept in
-// folder, with the account's key. If the files of a certificate change and cannot be used, the
-// function failed gets the error.
+// folder, with the account's key. If changed files of a certificate cannot be used, Certs calls
+// failed, and goes on with the certificate that it has.
 func Open(s Settings, folder string, failed func(error)) (*Certs, error) {
 	if s.Domain == "" {
 		f := &files{cert: s.Cert, key: s.Key, failed: failed}
@@ -142,7 +142,7 @@ type files struct {
 	mu      sync.Mutex
 	now     *tls.Certificate
 	changed [2]time.Time // modification times of both files at the last read
-	said    string       // text of the last error passed to the function failed
+	said    string       // text of the last error passed to f.failed; "" after the files could be used
 }
 
 // read reads both files if they have changed since the last read.
@@ -170,8 +170,8 @@ func (f *files) unusable(err error) error {
 	return fmt.Errorf("the certificate %s with the key %s cannot be used; want PEM files that belong together: %w", f.cert, f.key, err)
 }
 
-// newest returns the certificate in the files, or if they cannot be used, the last one that could
-// be.
+// newest returns the certificate in the files. While the files cannot be used, it returns the one
+// before.
 func (f *files) newest() *tls.Certificate {
 	f.mu.Lock()
 	defer f.mu.Unlock()

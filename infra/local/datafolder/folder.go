@@ -22,7 +22,7 @@ import (
 // Folder is a data folder that this program has locked. Close unlocks it.
 type Folder struct {
 	Path   string // absolute path
-	Secret []byte // key for encryption, at least 32 random bytes; each folder has another one
+	Secret []byte // key for encryption, at least 32 random bytes; no other folder has the same
 	// Replaced reports that the secret was created just now, although an earlier run has used the
 	// folder.
 	Replaced bool

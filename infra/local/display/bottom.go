@@ -27,7 +27,7 @@ type install struct {
 	since           time.Time
 }
 
-// note updates installs by an event.
+// note updates b.installs: an event may begin, change or end an install.
 func (b *bottom) note(e journal.Event) {
 	same := func(i install) bool { return i.server == e.Name && i.process == e.Process }
 	at := slices.IndexFunc(b.installs, same)
@@ -45,8 +45,8 @@ func (b *bottom) note(e journal.Event) {
 	}
 }
 
-// next returns how long the lines stay valid without an event: one second if a line counts the
-// seconds of an install.
+// next returns how long the lines stay as they are without an event. The line of an install counts
+// its seconds.
 func (b *bottom) next() time.Duration {
 	if len(b.installs) > 0 {
 		return time.Second
@@ -54,8 +54,8 @@ func (b *bottom) next() time.Duration {
 	return time.Hour
 }
 
-// installing returns a line for each install in progress. The servers' names are in a column of this
-// width.
+// installing returns a line for each install in progress. The argument width is that of the column
+// with the servers' names.
 func (b *bottom) installing(now time.Time, width int) []string {
 	var lines []string
 	for _, i := range b.installs {

@@ -28,7 +28,6 @@ func (t *Terminal) take(e journal.Event) {
 	}
 }
 
-// count updates the counts of the status line.
 func (t *Terminal) count(e journal.Event) {
 	s := &t.seen
 	switch e.Kind {

@@ -17,8 +17,8 @@ type printer struct {
 	opts Options
 	out  bytes.Buffer
 
-	// Widths of columns. The width name is set once, by the list of servers at the start. The
-	// widths who and tool grow with the names of principals and tools in calls.
+	// Widths of the columns with servers, principals and tools. The list of servers at the start sets
+	// the first one. Calls make the other two wider.
 	name, who, tool int
 }
 

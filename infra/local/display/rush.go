@@ -16,11 +16,11 @@ const most = 20
 
 // rush leaves out calls that come faster than people can read.
 type rush struct {
-	since  time.Time // beginning of the second that is counted
-	shown  int       // calls printed in this second
-	more   int       // calls left out; failed and denied count those of them that have failed or were refused
-	failed int
-	denied int
+	since  time.Time      // beginning of the second that is counted
+	shown  int            // calls printed in this second
+	more   int            // calls left out
+	failed int            // calls left out that have failed
+	denied int            // calls left out that were refused
 	by     map[string]int // number of calls left out, by server
 }
 

@@ -354,9 +354,9 @@ func (h *History) Starts(ctx context.Context, q api.StartQuery) ([]api.Start, er
 // mostPeople limits the result of [History.People].
 const mostPeople = 1_000
 
-// People returns the principals that have called tools, sorted by their newest call, which is the
-// first. It returns mostPeople of them at most, and counts only the calls that are kept. The code
-// of an error is Unavailable.
+// People returns the principals that have called tools, the one with the newest call first. It
+// returns mostPeople of them at most, and counts only the calls that are kept. The code of an error
+// is Unavailable.
 func (h *History) People(ctx context.Context, q api.PeopleQuery) ([]api.Person, error) {
 	w := callsOf(q)
 	all := []api.Person{}

@@ -157,7 +157,7 @@ func (h *History) add(c api.Call) {
 	if full {
 		select {
 		case h.full <- struct{}{}:
-		default: // Keep was already asked
+		default: // Keep will save in any case
 		}
 	}
 }

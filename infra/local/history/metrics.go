@@ -15,12 +15,10 @@ import (
 // labels are the key of the counts for metrics. For starts of boxes, principal and tool are "".
 type labels struct{ tenant, server, principal, tool string }
 
-// maxLabels limits the combinations of labels of one tenant; further ones are counted under
-// others. Calls of tools that their server does not list are counted under unknown.
 const (
-	maxLabels = 2_000
-	others    = "(others)"
-	unknown   = "(unknown)"
+	maxLabels = 2_000       // combinations of labels of one tenant
+	others    = "(others)"  // principal and tool of combinations above maxLabels
+	unknown   = "(unknown)" // a tool that its server does not list
 )
 
 // Metrics writes the counts since the start of the program, in the text format of Prometheus. The

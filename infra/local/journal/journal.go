@@ -50,7 +50,7 @@ const (
 	// Deliver and Stored go only to [Options].Trace.
 	Request = "request"
 	Deliver = "deliver" // a request has reached its box
-	Stored  = "stored"  // a message of a box that belongs to a request was stored; Duration
+	Stored  = "stored"  // a message that a box has sent for a request was stored; Duration
 
 	Frame = "frame" // a function has handled a message of a box; Detail: its type. Only if [Options].Verbose is set
 )

@@ -260,8 +260,8 @@ func (l *Lines) knows(s *observe.Event) {
 	l.callers[id] = caller{cmp.Or(s.Tenant, known.tenant), s.Principal, cmp.Or(plain(s.Client), known.client)}
 }
 
-// process takes a new state of a server's process; see box.ProcessState. The argument tools is the
-// result of [Options].Tools if the process is ready.
+// process handles a log line with the state of a server's process; see box.ProcessState. The argument
+// tools is the result of [Options].Tools if the process is ready.
 func (l *Lines) process(s *boxLine, tools string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -314,7 +314,7 @@ func (l *Lines) process(s *boxLine, tools string) {
 	}
 }
 
-// stage takes a step in the preparation of a process, such as the beginning or end of an install.
+// stage handles a log line about a process that is being prepared: an install may begin or end.
 func (l *Lines) stage(e Event, begun *start, s *boxLine) {
 	if s.Phase != "dep_install" || strings.HasPrefix(s.Step, "installed ") {
 		begun.endInstall()

@@ -7,7 +7,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// later stores a call until the method ended gets its end. The end may have come before.
+// later stores a call in l.open until its end is known. If the end has come before, later records it.
 func (l *Lines) later(stream storage.StreamID, e Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

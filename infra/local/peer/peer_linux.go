@@ -46,8 +46,8 @@ func StartedHere(c net.Conn, own func(uid uint32) bool) bool {
 	return true
 }
 
-// tries is how often StartedHere looks for the processes that hold a socket, and descends for the
-// parents of a process.
+// tries is how often StartedHere looks for the processes that hold a socket, and how often the
+// function descends looks for the parents of a process.
 const tries = 3
 
 // socket is the other end of a connection. Its inode is 0 if no process holds it.
@@ -95,8 +95,8 @@ func binds(a netip.Addr) bool {
 }
 
 // find returns the socket with these two addresses. It asks the kernel by netlink, which takes 0.1
-// ms. After any error it reads /proc: where this netlink is missing, the error is the same as for a
-// socket that does not exist.
+// ms. After any error it reads /proc: a kernel without this netlink answers as if the socket did not
+// exist.
 func find(local, remote netip.AddrPort) (socket, error) {
 	if s, err := ask(local, remote); err == nil {
 		return s, nil
@@ -238,7 +238,7 @@ func holds(pid int, name string) bool {
 		return false
 	}
 	defer func() { _ = dir.Close() }()
-	open, _ := dir.Readdirnames(-1) // entries that were read before an error count
+	open, _ := dir.Readdirnames(-1) // after an error, it has the entries before that
 	to := make([]byte, len(name)+1)
 	for _, fd := range slices.Backward(open) {
 		n, err := unix.Readlinkat(int(dir.Fd()), fd, to)
@@ -250,7 +250,7 @@ func holds(pid int, name string) bool {
 }
 
 func processes() (pids []int) {
-	all, _ := os.ReadDir("/proc") // entries that were read before an error count
+	all, _ := os.ReadDir("/proc") // after an error, it has the entries before that
 	for _, e := range all {
 		if pid, err := strconv.Atoi(e.Name()); err == nil {
 			pids = append(pids, pid)

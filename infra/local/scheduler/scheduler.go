@@ -157,8 +157,8 @@ func (a *API) forget(name string) {
 
 func (a *API) file(name string) string { return filepath.Join(a.cfg.Folder, name+".json") }
 
-// Stop stops sending events and removing schedules. A schedule whose event is not handled yet
-// stays for the next start.
+// Stop makes the API send no more events, and remove no more schedules. A schedule whose event is not
+// handled yet stays for the next start.
 func (a *API) Stop() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

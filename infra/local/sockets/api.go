@@ -48,7 +48,7 @@ type Reply struct {
 type Rooms struct {
 	In    Room // bytes of the messages that are read or handled, until their reply is queued
 	Out   Room // bytes that wait for clients that read slowly
-	Turns Room // number of messages that are read or handled; each counts for its first 100 ms at most
+	Turns Room // number of messages that are read or handled; after 100 ms a message counts no more
 }
 
 // Room limits a number of bytes or messages. A [golang.org/x/sync/semaphore.Weighted] is a Room.

@@ -126,8 +126,8 @@ func (c *wsConn) serve(conn net.Conn) {
 	defer life.Stop()
 	c.api.work.Go(c.takeTurns)
 	c.write()
-	// If a write failed, the goroutine that reads fails too, and passes the reason to c.shut. The next
-	// line waits for that. If no goroutine reads, the reason is cutOff.
+	// A goroutine that reads now fails, and calls c.shut with the reason before it gives up its turn.
+	// If no goroutine reads, the reason is cutOff.
 	c.turn <- struct{}{}
 	c.shut(cutOff)
 	<-c.turn
@@ -178,9 +178,9 @@ func (c *wsConn) takeTurns() {
 	}
 }
 
-// begin counts a message that will be handled. It returns true if the caller must start another
-// goroutine that reads; begin has counted that one as free. If Limits.InWork messages are being
-// handled, nobody reads until finish is called.
+// begin counts a message that will be handled. If it returns true, the caller must start another
+// goroutine that reads, which c.free already counts. If Limits.InWork messages are being handled,
+// nobody reads until finish is called.
 func (c *wsConn) begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

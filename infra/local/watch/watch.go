@@ -12,12 +12,12 @@ import (
 // not read a half-written file.
 const Quiet = 200 * time.Millisecond
 
-// Files calls the function changed when files have changed, and then stayed unchanged for [Quiet].
-// It calls the function paths at each interval. A file has changed if its size, modification time
+// Files calls onChange when files have changed, and then stayed unchanged for [Quiet]. At each
+// interval, listPaths returns the files to look at. A file has changed if its size, modification time
 // or inode has, or if it was created or removed. A change of the paths counts as well. The argument
 // seen is the state of the files that the caller knows. If it is nil, the first look finds a
 // change unless there are no paths. Files returns when ctx ends.
-func Files(ctx context.Context, interval time.Duration, seen Seen, paths func() []string, changed func()) {
+func Files(ctx context.Context, interval time.Duration, seen Seen, listPaths func() []string, onChange func()) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
@@ -26,7 +26,7 @@ func Files(ctx context.Context, interval time.Duration, seen Seen, paths func() 
 			return
 		case <-tick.C:
 		}
-		now := Look(paths())
+		now := Look(listPaths())
 		if same(seen, now) {
 			continue
 		}
@@ -37,9 +37,9 @@ func Files(ctx context.Context, interval time.Duration, seen Seen, paths func() 
 				return
 			case <-time.After(Quiet):
 			}
-			now = Look(paths())
+			now = Look(listPaths())
 		}
-		changed()
+		onChange()
 	}
 }
 

@@ -30,13 +30,12 @@ const (
 )
 
 // event returns the event of API Gateway's Lambda proxy integration, format 1.0, for a
-// request through a custom domain. The path has no stage, and the domain name is the
-// request's host, here with its port. As from API Gateway, members without a value are
-// null.
+// request through a custom domain: the path has no stage. As from API Gateway, members
+// without a value are null. Unlike there, the domain name has the port, and header names are
+// in canonical form.
 //
-// The body is base64, as for an API with "*/*" among its binary media types. As a JSON string
-// with escapes it might be longer, and Lambda limits the length of events. The form of the event differs from the real one in one way: header names are in canonical form
-// rather than in the client's spelling.
+// The body is base64, as for an API with "*/*" among its binary media types. A JSON string
+// with escapes might be longer, and Lambda limits the length of events.
 func (a *RESTAPI) event(r *http.Request, body []byte, headers map[string][]string, id, extended string, now time.Time) map[string]any {
 	path := r.URL.EscapedPath()
 	identity := map[string]any{"sourceIp": awsapi.SourceIP(r), "userAgent": nil}
@@ -112,9 +111,9 @@ func requestHeaders(r *http.Request, now time.Time) map[string][]string {
 	return h
 }
 
-// droppedInRequest reports whether API Gateway drops a header of a request. It follows the
-// Lambda column of the table in "Amazon API Gateway important notes". It also names the
-// headers that RFC 9110 §7.6.1 calls connection-specific.
+// droppedInRequest reports whether API Gateway drops a header of a request: one in the
+// Lambda column of the table in "Amazon API Gateway important notes", or one that RFC 9110
+// §7.6.1 calls connection-specific.
 func droppedInRequest(name string) bool {
 	switch name {
 	case "Connection", "Content-Md5", "Expect", "Keep-Alive", "Max-Forwards", "Proxy-Authenticate",

@@ -38,7 +38,7 @@ type invocation struct {
 	inst      *instance
 	started   time.Time
 	timer     *time.Timer // kills the process after Timeout, unless the process asks for its next invocation before that
-	delivered bool        // the process may have read it
+	delivered bool        // the process may have read the payload
 	answering bool
 }
 
@@ -138,8 +138,8 @@ func (f *function) refill() {
 	}
 }
 
-// abandon ends the wait of inv for a process, and returns true: inv gets no result. It returns
-// false if another goroutine has claimed inv already, and sends its result.
+// abandon gives inv up, which then never gets a result. It returns false if another goroutine has
+// claimed inv already: that one sends a result.
 func (f *function) abandon(inv *invocation) bool {
 	if !inv.claim() {
 		return false
@@ -181,7 +181,7 @@ func (f *function) next(i *instance, gone <-chan struct{}) *invocation {
 		return f.deliver(inv)
 	case <-gone:
 		// An invocation that was assigned meanwhile is not delivered. When the process has
-		// ended, buried lets the invocation wait for another process.
+		// ended, the method buried puts that invocation back into f.waiting.
 		return nil
 	}
 }
@@ -311,7 +311,7 @@ func (f *function) buried(i *instance) {
 	if inv := i.inv; inv != nil {
 		inv.timer.Stop()
 		switch {
-		case inv.answering: // the goroutine that reads the answer decides
+		case inv.answering: // the goroutine that reads the answer sends the result
 		case inv.delivered || f.closed:
 			lost = append(lost, inv)
 		case !inv.claimed.Load():

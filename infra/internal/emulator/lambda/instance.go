@@ -148,8 +148,8 @@ func (i *instance) command() (*exec.Cmd, *lines) {
 
 func (i *instance) temp() string { return filepath.Join(i.fn.Temp, i.id) }
 
-// environment returns those variables of Lambda that functions in Go read, and the configured
-// variables. The latter override the former, except AWS_LAMBDA_RUNTIME_API and, with Temp,
+// environment returns the configured variables, and those of Lambda that functions in Go read. A
+// configured variable overrides one of Lambda, except AWS_LAMBDA_RUNTIME_API and, with Temp,
 // TMPDIR.
 func (i *instance) environment() []string {
 	f := i.fn

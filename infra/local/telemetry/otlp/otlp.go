@@ -58,7 +58,8 @@ func SpanOf(name, part string) SpanID {
 	return SpanID(sum[:8])
 }
 
-// Parent parses a traceparent that is well-formed.
+// Parent returns the ids in the value of a traceparent header. ok is false for "", and for any other
+// value without two valid ids.
 func Parent(traceparent string) (t TraceID, s SpanID, ok bool) {
 	if len(traceparent) != 55 {
 		return t, s, false
