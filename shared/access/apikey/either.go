@@ -13,9 +13,9 @@ type Tokens interface {
 	// Verify returns the identity that a token stands for, and checks that it may use a
 	// server. Errors are as for [Keys.Authenticate].
 	Verify(ctx context.Context, token, server string) (storage.Identity, error)
-	// VerifyGroup returns the identities that a token for a group stands for, one for each of the
-	// servers that the token may use. If group is "", the token is for one or several of the servers.
-	// Errors are as for [Keys.Members].
+	// VerifyGroup returns the identity of a token at each of the servers that its user may use. The
+	// token must be for the group or, if group is "", for one or several of the servers. Errors are as
+	// for [Keys.Members].
 	VerifyGroup(ctx context.Context, token, group string, servers []string) (map[string]storage.Identity, error)
 	// Confirm checks that a caller that was verified earlier, with this
 	// [storage.Identity].Credential, may still use a server. Errors are as for Verify.

@@ -12,7 +12,7 @@ import (
 // Right is a permission that a request needs.
 type Right string
 
-// The rights.
+// The rights of roles; see [Has].
 const (
 	ToCall Right = "call" // call a server
 	ToSee  Right = "see"  // see servers, sessions, processes, keys and costs

@@ -8,7 +8,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// ticketLife is how long a ticket can be redeemed.
 const ticketLife = time.Minute
 
 // Tickets authenticates clients that cannot send headers, such as a web page that opens a
