@@ -54,8 +54,8 @@ func (b *browsers) agreed(r *http.Request, who client, req request) bool {
 }
 
 // remember keeps a consent in the browser, so that its user is not asked again. It keeps none if the
-// code goes to a program on the user's machine: another program may be behind the next port of
-// loopback, or have claimed the scheme (RFC 8252 §8.6).
+// code goes to a program on the user's machine: next time, another program may listen on loopback, or
+// have claimed the scheme (RFC 8252 §8.6).
 func (b *browsers) remember(w http.ResponseWriter, r *http.Request, who client, req request) {
 	if reachesProgram(req.Redirect) {
 		return

@@ -16,13 +16,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// grantIdle is how long a grant lasts without being used, and grantLife how long at most. A refresh
-// token is refused after its successor was used. If it is sent later than an hour (grace) after
-// that use, the grant ends, too.
 const (
-	grantIdle = 30 * 24 * time.Hour
-	grantLife = 90 * 24 * time.Hour
-	grace     = time.Hour
+	grantIdle = 30 * 24 * time.Hour // how long a grant lasts without being used
+	grantLife = 90 * 24 * time.Hour // how long a grant lasts at most
+	grace     = time.Hour           // how long the refresh token two before the current one does not end the grant
 )
 
 const refreshPrefix = "dr_"
@@ -122,7 +119,6 @@ func (b *grants) begin(ctx context.Context, g storage.Grant, handle string) (ref
 	return refresh, g, err
 }
 
-// keepTries bounds the attempts of keep to save a grant.
 const keepTries = 3
 
 // keep extends a grant to its full lifetime after its tokens were sent. If keep fails, the client
@@ -140,7 +136,6 @@ func (b *grants) keep(ctx context.Context, g storage.Grant) {
 	}
 }
 
-// keepWithin bounds the time of keep.
 const keepWithin = 5 * time.Second
 
 var (

@@ -66,8 +66,7 @@ func flowCookie(state string) string { return cookieFlow + idText(sum(state))[:8
 // maxFlows bounds how many sign-ins a browser keeps cookies for.
 const maxFlows = 3
 
-// begins sends the browser to the sign-in, and sets the cookie of the flow. The user must have
-// agreed before.
+// begins sends the browser to the sign-in, and sets the cookie of the flow.
 func (b *Server) begins(w http.ResponseWriter, r *http.Request, req request, back string) error {
 	f := flow{Attempt{random(16), random(16), random(32)}, req, back, time.Now().Add(flowWithin).Unix()}
 	to, err := b.login.URL(r.Context(), f.Attempt, b.redirect())

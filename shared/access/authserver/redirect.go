@@ -20,8 +20,8 @@ func browserSchemes() []string {
 	}
 }
 
-// checkRedirect refuses redirect URIs that codes must not be sent to. It also refuses
-// URIs that a browser may read differently.
+// checkRedirect refuses redirect URIs that codes must not be sent to, and those that a browser
+// may read in another way than net/url.
 func checkRedirect(text string) error {
 	u, err := url.Parse(text)
 	odd := func(c rune) bool { return c <= ' ' || c > '~' || strings.ContainsRune(`\<>"'^{}|*`+"`", c) }

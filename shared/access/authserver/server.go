@@ -174,7 +174,7 @@ func New(c Config) (*Server, error) {
 	return b, nil
 }
 
-// forAccess seals access tokens, as package resourceserver does.
+// forAccess is the purpose of access tokens. Package resourceserver makes their sealer.
 const forAccess purpose = "access token"
 
 func (b *Server) allRoutes() map[string]route {

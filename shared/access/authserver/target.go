@@ -90,7 +90,7 @@ func (b *targets) admits(g storage.Grant) bool {
 	return ok && b.settings.Admit(g.Server, claims) == nil
 }
 
-// toolRules returns the names of the rules for tools that admit the user of a grant.
+// toolRules returns the ToolRules of the user of a grant, by the present settings.
 func (b *targets) toolRules(g storage.Grant) []string {
 	claims, _ := claimsOf(g)
 	return b.settings.ToolRules(g.Server, claims)
