@@ -114,8 +114,8 @@ func (v *Vault) exchange(ctx context.Context, p Provider, subject string) (token
 	return t, err
 }
 
-// ofSubject reports whether a new sign-in of the user may end a refusal of an exchange.
-// invalid_request is what RFC 8693 (§2.2.2) has for a token that is not good.
+// ofSubject reports whether an exchange may have been refused because of the user's own token, so
+// that a new sign-in may help. RFC 8693 (§2.2.2) has invalid_request for such a token.
 func (d *denied) ofSubject() bool {
 	return slices.Contains([]string{"invalid_request", "invalid_grant", "invalid_token", "login_required", "interaction_required"}, d.code)
 }

@@ -358,8 +358,7 @@ func (p *Pages) redeem(w http.ResponseWriter, r *http.Request, v pageRequest, ti
 	return nil
 }
 
-// link is the state of a connection by OAuth in progress. Its cookie is in the browser of
-// its user only.
+// link is an OAuth flow in progress at a third party. Only the browser of its user has its cookie.
 type link struct {
 	State     string `json:"s"`
 	Verifier  string `json:"v"`

@@ -29,7 +29,7 @@ type Provider struct {
 	Scopes       []string          `json:"scopes"`
 	Params       map[string]string `json:"params"`   // further parameters for the authorization endpoint
 	Resource     string            `json:"resource"` // what the token is for, as a URL (RFC 8707); "": the parameter is not sent
-	Issuer       string            `json:"issuer"`   // the value that the parameter iss of answers must have, if they have it
+	Issuer       string            `json:"issuer"`   // what iss must be in an answer that has it; "" for any
 	Exchange     *Exchange         `json:"exchange"`
 }
 

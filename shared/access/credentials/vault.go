@@ -113,14 +113,14 @@ func placeOf(t storage.UpstreamToken) place { return place{t.Tenant, t.Principal
 // Missing names a third party that a principal has to connect first.
 type Missing struct {
 	Provider string
-	rev      int64  // revision of the stored row that is of no use; 0: there is no row
+	rev      int64  // revision of the row without a valid secret; 0: there is no row
 	why      string // why the user cannot connect it; "": the user can
 }
 
 // Get returns what a principal has at the providers, by name, and the providers where it
 // has nothing valid. It first renews a token that has ended or ends soon: [Early] before
 // the end, or after half of the token's life if that is later. Cost: a read for each
-// provider; two writes to renew a token, and one read more to exchange one.
+// provider. To renew a token costs two writes, and by an exchange one read more.
 //
 // Errors: Unavailable.
 func (v *Vault) Get(ctx context.Context, tenant, principal string, providers []string) (has map[string]storage.Secret, missing []Missing, err error) {
@@ -184,8 +184,8 @@ func (v *Vault) refreshing(p Provider) renewal {
 	}
 }
 
-// good returns the secret of a row, after it has renewed one that ends soon. It returns nil if
-// there is no valid secret. The Missing always has the revision of the row.
+// good returns the secret of a row, and first renews it if it ends soon. It returns nil if there is
+// no valid secret. The Missing has the revision of the row in both cases.
 func (v *Vault) good(ctx context.Context, at place, renew renewal) (*storage.Secret, Missing, error) {
 	for begun := time.Now(); ; {
 		row, h, err := v.read(ctx, at)
