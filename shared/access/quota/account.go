@@ -16,7 +16,7 @@ const (
 	figureAge   = 30 * time.Second // at this age the account is read again
 	figureLost  = 10 * time.Minute // a tenant with a cap is refused if its account could not be read for this long
 	flushEvery  = time.Minute
-	flushNanos  = 10_000_000 // an instance writes the use when it reaches this many nanodollars: a cent
+	flushNanos  = 10_000_000 // at this many nanodollars, a cent, an instance writes what it used
 	near        = 0.9        // above this fraction of a cap, each invocation writes what it used
 	keptTasks   = 32
 	accountLife = 400 * 24 * time.Hour
@@ -39,8 +39,7 @@ type used struct {
 	Nanos map[string]int64 `json:"nanos,omitempty"` // nanodollars
 }
 
-// in returns the month of t, and what was used in it. If another instance has stored a later month
-// already, in returns that one.
+// in returns the month of t and its use, or the stored month and its use if that month is later.
 func (u used) in(t time.Time) (month string, nanos int64) {
 	if month = t.UTC().Format("2006-01"); u.Month < month {
 		return month, 0

@@ -26,8 +26,8 @@ type calls struct {
 	tokens int       // tokens that were taken from the bucket and not spent yet
 	until  time.Time // when the tokens are lost
 	batch  int       // how many tokens to take from the bucket next time
-	backup time.Time // when the bucket of this instance is full, while the store is down
-	flood  time.Time // moved ahead by each refusal; see floods
+	backup time.Time // when the bucket of the method alone is full again
+	flood  time.Time // when no refusal counts any more; see floods
 }
 
 // callsRow is the bucket in the store. Times are Unix microseconds.

@@ -189,8 +189,8 @@ func (l *Limiter) giveBack(ctx context.Context, w storage.Work, r Rate, tokens i
 	c.giveBack(ctx, l.store, r, tokens)
 }
 
-// takeCall takes one of the principal's slots for a message, and reports whether it did. If most
-// is 0, there is no limit.
+// takeCall takes one of the principal's slots for a message, and reports whether it did. It takes
+// none if most is 0, which means no limit, or if the store fails.
 func (l *Limiter) takeCall(ctx context.Context, w storage.Work, most int) (taken bool, err error) {
 	if most == 0 {
 		return false, nil

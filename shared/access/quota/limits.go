@@ -154,7 +154,7 @@ func (l Limits) under(own []byte) (Limits, error) {
 }
 
 // Change turns words of the form KEY=VALUE into the JSON for [Set]. A key is one of
-// [Limits]. A value may also be "off" or "file".
+// [Limits]. A value may also be "off" for no limit, or "file" for the limit of the servers file.
 //
 // Errors: Invalid for a word that has no "=".
 func Change(words []string) ([]byte, error) {

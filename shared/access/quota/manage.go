@@ -40,9 +40,9 @@ func readAccount(ctx context.Context, store storage.Values, tenant string) (stor
 	return v, row, err
 }
 
-// Set changes limits of a tenant. The argument change is a JSON object in the form of [Limits]; its
-// members replace the limits of the servers file. A member null removes the limit; a member "file"
-// gives the limit of the file back. All instances follow within 30 seconds.
+// Set changes limits of a tenant, which replace those of the servers file. The argument change is a
+// JSON object in the form of [Limits]. A member null means no limit, and a member "file" the limit of
+// the servers file. All instances follow within 30 seconds.
 //
 // Errors: Invalid for what is no limit, TooLarge, Unavailable.
 func Set(ctx context.Context, store storage.Values, tenant string, change []byte) (Report, error) {
@@ -85,7 +85,7 @@ func nothing(word string) error {
 	return storage.Errorf(storage.Invalid, "%q sets nothing; write KEY=VALUE, such as month_usd=20 or principal=60/m", clip(word))
 }
 
-// listKey is the key of the names of the tenants with limits of their own, a JSON array.
+// listKey is the key of the list of tenants that have limits of their own.
 func listKey() storage.ValueKey {
 	return storage.ValueKey{Scope: storage.ValueOfServer, Name: "quota.tenants"}
 }

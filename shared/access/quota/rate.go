@@ -114,8 +114,8 @@ func (r Rate) every() time.Duration {
 // hold is how long an instance may keep tokens in memory.
 func (r Rate) hold() time.Duration { return min(time.Second, time.Duration(r.Burst)*r.every()/10) }
 
-// most is how many tokens an instance may take at a time: half of those that the bucket gets
-// during the time that hold returns. For slow rates, whose tokens are not held, most is 1.
+// most is how many tokens an instance may take at a time: half of what the bucket gains during the
+// time of hold. For slow rates, whose tokens are not held, most is 1.
 func (r Rate) most() int { return max(1, int(r.hold()/r.every()/2)) }
 
 // depth is how long the empty bucket of the stored row takes to fill. It has room for the burst,

@@ -26,9 +26,9 @@ type slot struct {
 	Begun   int64            `json:"t"` // Unix milliseconds
 }
 
-// takeSlot records a call in flight, if fewer than most calls are recorded. Nothing reports the end
-// of a call, so takeSlot, if all slots are taken, looks in the sessions' streams for calls that
-// have ended. Cost: a write for each call, a read if others write too, and a read for each ended
+// takeSlot records a call in flight. The argument most is how many may be recorded. Nothing reports
+// the end of a call, so if all slots are taken, takeSlot looks in the sessions' streams for calls
+// that have ended. Cost: a write for each call, a read if others write too, and a read for each ended
 // call that it finds.
 //
 // Errors: Unavailable.
