@@ -39,8 +39,8 @@ func (s Settings) Relevant(resource string, claims map[string]any) map[string]an
 	return s.rulesFor(resource).Relevant(claims)
 }
 
-// ToolRules returns the value for [storage.Identity].ToolRules: the names of the server's rules for
-// tools that a caller with these claims fits. It returns nil for a group.
+// ToolRules returns the value for [storage.Identity].ToolRules: the keys of the server's [Rule].Tools
+// whose rules fit these claims. It returns nil for a group.
 func (s Settings) ToolRules(server string, claims map[string]any) []string {
 	if isGroup(server) {
 		return nil

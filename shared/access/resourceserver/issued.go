@@ -21,13 +21,13 @@ const tokenPrefix = "da_"
 // Token is the contents of an access token that package authserver has issued.
 type Token struct {
 	Grant     string   `json:"g,omitempty"` // ID of the grant; "" for a token that an API key was exchanged for
-	Key       string   `json:"k,omitempty"` // ID of the API key that the token was exchanged for; "" for none
+	Key       string   `json:"k,omitempty"` // ID of the API key that was exchanged for the token; "" for none
 	Tenant    string   `json:"t"`
 	Principal string   `json:"p"`
 	Server    string   `json:"s"` // the only server that the token is for, or the address of a group
 	Scopes    []string `json:"c"`
 	Props     []byte   `json:"d,omitempty"`
-	ToolRules []string `json:"r,omitempty"` // rules for tools that the user fits, as in storage.Identity; a token with Key fits all rules
+	ToolRules []string `json:"r,omitempty"` // as in storage.Identity; nil for a token with Key, which fits all rules
 	Expires   int64    `json:"x"`           // Unix seconds
 	// Claims are the claims of the user that the rules of a group's servers read; see [Carries].
 	Claims json.RawMessage `json:"m,omitempty"`
@@ -70,7 +70,7 @@ type IssuedConfig struct {
 	Servers []string
 	Sealer  *storage.Sealer // the result of NewTokenSealer
 	Store   storage.Values  // has the revoked grants
-	Keys    KeyCheck        // confirms keys that tokens were exchanged for
+	Keys    KeyCheck        // confirms API keys that were exchanged for tokens
 }
 
 // Issued verifies the tokens of this endpoint's own authorization server (package authserver). It

@@ -127,8 +127,8 @@ func (s *keySet) fetch(ctx context.Context, done chan struct{}) {
 	}
 }
 
-// get fetches the keys. Without their URL, it finds the URL first. It returns no URL after an
-// error.
+// get fetches the keys and returns their URL. If uri is "", get finds the URL first. After an error
+// it returns "", so that the next attempt finds the URL anew.
 func (s *keySet) get(ctx context.Context, uri string) ([]key, string, error) {
 	if uri == "" {
 		uri = s.pinned

@@ -54,7 +54,7 @@ func (r resources) Permit(who storage.Identity, server string, tools []string) e
 	return nil
 }
 
-// kept returns the scopes in has that are optional at some server, and are not in wanted. A client
+// kept returns the optional scopes of a token (has) that the call does not need (wanted). A client
 // asks only for the scopes in the WWW-Authenticate header. Without the kept scopes, a caller at
 // the address of several servers would lose its scope for one server when it gets a scope for
 // another.
