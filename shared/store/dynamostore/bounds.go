@@ -13,14 +13,14 @@ import (
 // stream.
 const openFactor = 16
 
-// looks is how often, on average, the store checks a stream while as many events or bytes are
-// written as the limit permits. A check reads the stream, which costs a twentieth of writing it.
+// looks is how often, on average, the store checks a stream while it grows by a limit. A check reads
+// the stream, which costs a twentieth of writing it.
 const looks = 4
 
 // bound checks the limits of a stream after a batch was written to it, and drops batches that
-// exceed them. In a stream with more events than the limit, it counts them once for each further
-// quarter of the limit. It checks the bytes at random times, because there is no running total. If
-// a check fails with an error, the next check does the work.
+// exceed them. Beyond the limit of events, it checks after each further quarter of the limit. It also
+// checks at random times, because there is no running total of the bytes. If a check fails with an
+// error, the next check does the work.
 func (s *Store) bound(ctx context.Context, b storage.Batch, size int) {
 	events, bytes := s.options.Events, s.options.Bytes
 	if b.Stream != storage.Standalone && !b.Final {
@@ -38,8 +38,8 @@ func (s *Store) bound(ctx context.Context, b storage.Batch, size int) {
 	}
 }
 
-// tooMuch returns the batches of a stream to drop, without their data. It counts backwards from
-// the batch b, which was just written, to the first batch that was dropped earlier.
+// tooMuch returns the batches to drop, without their data. It reads the stream backwards from the
+// batch b, which was just written, until it meets a batch that was dropped earlier.
 func (s *Store) tooMuch(ctx context.Context, b storage.Batch, events int, bytes int64) (drop []row, err error) {
 	sp := span{
 		pk: sessionKey(b.Session), from: eventKey(b.Stream, 0), to: eventKey(b.Stream, b.First), backwards: true,

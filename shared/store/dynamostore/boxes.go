@@ -19,7 +19,7 @@ func boxOf(r row) (storage.Box, error) {
 	return b, err
 }
 
-// Box reads a box record; see [storage.Boxes].
+// Box implements [storage.Boxes].
 func (s *Store) Box(ctx context.Context, id storage.BoxID) (storage.Box, error) {
 	r, err := s.get(ctx, boxKey(id), "m")
 	if err != nil || r == nil {
@@ -32,7 +32,7 @@ func (s *Store) Box(ctx context.Context, id storage.BoxID) (storage.Box, error) 
 	return b, nil
 }
 
-// SaveBox replaces a box record; see [storage.Boxes].
+// SaveBox implements [storage.Boxes].
 func (s *Store) SaveBox(ctx context.Context, b storage.Box) error {
 	condition, values := "attribute_not_exists(PK)", row(nil)
 	if b.Rev != 0 {
@@ -94,7 +94,7 @@ func (s *Store) wholeItem(ctx context.Context, box storage.BoxID, r row) (storag
 // stays open for this long.
 const partsLife = 30 * 24 * time.Hour
 
-// PutItem stores an item; see [storage.Items].
+// PutItem implements [storage.Items].
 func (s *Store) PutItem(ctx context.Context, it storage.Item) (put bool, err error) {
 	r, err := itemRow(it)
 	if err != nil {
@@ -130,7 +130,7 @@ func (s *Store) Release(ctx context.Context, box storage.BoxID, id storage.Strea
 	return released, err
 }
 
-// SwapItem replaces an item by another; see [storage.Items].
+// SwapItem implements [storage.Items].
 func (s *Store) SwapItem(ctx context.Context, was, it storage.Item) (swapped bool, err error) {
 	r, err := itemRow(it)
 	if err != nil {
@@ -159,7 +159,7 @@ func noItem() error {
 	return storage.Errorf(storage.NotFound, "nothing is on its way to the box under this id")
 }
 
-// Item reads an item; see [storage.Items].
+// Item implements [storage.Items].
 func (s *Store) Item(ctx context.Context, box storage.BoxID, id storage.StreamID) (storage.Item, error) {
 	if len(id) > maxKey { // the client chose the id; DynamoDB refuses a longer key
 		return storage.Item{}, noItem()
@@ -174,7 +174,7 @@ func (s *Store) Item(ctx context.Context, box storage.BoxID, id storage.StreamID
 	return s.wholeItem(ctx, box, r)
 }
 
-// Items returns the items of a box; see [storage.Items].
+// Items implements [storage.Items].
 func (s *Store) Items(ctx context.Context, box storage.BoxID) ([]storage.Item, error) {
 	var items []storage.Item
 	sp := span{pk: boxKey(box), from: itemKey(""), to: "q$", fields: "SK, s, g, j"}
@@ -192,7 +192,7 @@ func (s *Store) Items(ctx context.Context, box storage.BoxID) ([]storage.Item, e
 	return items, nil
 }
 
-// DeleteItem removes an item; see [storage.Items].
+// DeleteItem implements [storage.Items].
 func (s *Store) DeleteItem(ctx context.Context, box storage.BoxID, id storage.StreamID, gen storage.Generation) error {
 	condition, values := "", row(nil)
 	if gen != 0 {
@@ -244,7 +244,7 @@ const partDigits = 6
 
 func partPrefix(frame string) string { return "f#" + frame + "#" }
 
-// PutPart keeps a piece of a frame; see [storage.Parts]. It returns TooLarge for more
+// PutPart implements [storage.Parts]. It returns TooLarge for more
 // than 128 KiB.
 func (s *Store) PutPart(ctx context.Context, p storage.Part) error {
 	if len(p.Data) > storage.MaxPart {
@@ -259,7 +259,7 @@ func (s *Store) PutPart(ctx context.Context, p storage.Part) error {
 	return err
 }
 
-// Parts returns the pieces of a frame; see [storage.Parts].
+// Parts implements [storage.Parts].
 func (s *Store) Parts(ctx context.Context, box storage.BoxID, frame string) ([]storage.Part, error) {
 	var parts []storage.Part
 	now := time.Now()

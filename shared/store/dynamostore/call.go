@@ -78,7 +78,7 @@ func (e *slowAttemptError) Error() string { return "no answer in time: " + e.cau
 func (e *slowAttemptError) Unwrap() error { return e.cause }
 
 // limitAttempts limits each attempt to a third of Patience, because a connection that
-// died while the function was frozen may never report it.
+// died while Lambda had frozen the process may never report it.
 func (q *requests) limitAttempts(stack *middleware.Stack) error {
 	return stack.Finalize.Insert(middleware.FinalizeMiddlewareFunc("LimitAttempt",
 		func(ctx context.Context, in middleware.FinalizeInput, next middleware.FinalizeHandler) (middleware.FinalizeOutput, middleware.Metadata, error) {
@@ -248,7 +248,7 @@ type span struct {
 	pk, from, to string
 	backwards    bool
 	limit        int        // rows of the first request; 0 for as many as there are
-	next         func() int // the limit of each further request; nil for at least 100
+	next         func() int // returns the limit of each further request; nil: limit, but at least 100
 	fields       string     // the attributes to return, "" for all
 	as           string     // the name under which to count the requests; "" for Query
 }

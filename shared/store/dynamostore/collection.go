@@ -17,12 +17,12 @@ type collection[T any] struct {
 	kind storage.Kind[T]
 }
 
-// Keys returns the collection of keys; see [storage.Keys].
+// Keys implements [storage.Keys].
 func (s *Store) Keys() storage.Collection[storage.Key] {
 	return collection[storage.Key]{s, keys, storage.KeyKind()}
 }
 
-// Grants returns the collection of grants; see [storage.Grants].
+// Grants implements [storage.Grants].
 func (s *Store) Grants() storage.Collection[storage.Grant] {
 	return collection[storage.Grant]{s, "G", storage.GrantKind()}
 }

@@ -1,5 +1,5 @@
 // Package dynamostore implements storage.Store on one DynamoDB table, which any
-// number of functions read and write at the same time.
+// number of Lambda functions read and write at the same time.
 //
 // The package counts what its requests cost ([Store.Usage]). It reads no environment, creates no
 // credentials and does not log.
@@ -81,9 +81,9 @@ type Options struct {
 	// of a standalone stream for Life after they have expired, because the last batch holds the
 	// next index. Readers do not see expired batches. Default: 7 days.
 	Life time.Duration
-	// Patience is how long the store repeats one request to DynamoDB, including one
-	// without an answer, before it returns Unavailable. One attempt may take a third
-	// of it. A context that ends earlier ends the call. Default: 15 seconds.
+	// Patience is how long the store repeats a request that fails or gets no answer, before
+	// it returns Unavailable. One attempt may take a third of it. A context that ends
+	// earlier ends the call. Default: 15 seconds.
 	Patience time.Duration
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Append writes a batch; see [storage.Log]. Cost: one request for a batch of up to
+// Append implements [storage.Log]. Cost: one request for a batch of up to
 // 350 KiB. Append reads the key of a longer batch first, and then writes the batch in
 // parts.
 func (s *Store) Append(ctx context.Context, b storage.Batch) error {
@@ -135,10 +135,9 @@ func (s *Store) Newest(ctx context.Context, id storage.ID) (storage.StreamID, er
 }
 
 // prolong postpones the deletion of a session's durable values, and of the last batch of its
-// standalone stream, which holds the next index. prolong does nothing before the session is as old
-// as Age. Later it acts on each Save that moves the session's expiry by an hour or more. It
-// postpones the deletion to Life after the expiry, so that a later call can make up for a failed
-// one.
+// standalone stream, which holds the next index. It acts on a Save that moves the session's expiry by
+// an hour or more, once the session is older than Age. The new time is Life after the expiry, so that
+// a later Save can make up for a failed prolong.
 func (s *Store) prolong(ctx context.Context, x storage.Session, old row) {
 	if time.Since(x.Created) < s.options.Age || x.Expires.IsZero() || x.Expires.Sub(old.expires()) < time.Hour {
 		return

@@ -71,8 +71,8 @@ func (s *Store) newReader(id storage.ID, stream storage.StreamID, after storage.
 }
 
 // page reads forwards from the index after the cursor. If no batch begins there, it calls
-// r.before, which reads the previous batch. A batch that is written meanwhile either begins
-// at that index, or is read by r.before.
+// r.previous. A batch that is written meanwhile either begins
+// at that index, or is read by r.previous.
 func (r *reader) page(ctx context.Context, limit int) (storage.Page, error) {
 	if r.after == math.MaxInt64 || len(r.stream) > maxKey {
 		return storage.Page{}, nil
@@ -90,14 +90,14 @@ func (r *reader) page(ctx context.Context, limit int) (storage.Page, error) {
 		behind := !looked && firstOf(it) > r.after+1
 		looked = true
 		if behind {
-			if more, err := r.before(ctx, p); err != nil || !more {
+			if more, err := r.previous(ctx, p); err != nil || !more {
 				return false, err
 			}
 		}
 		return r.add(ctx, p, it)
 	})
 	if err == nil && !looked {
-		_, err = r.before(ctx, p)
+		_, err = r.previous(ctx, p)
 	}
 	if err != nil {
 		return storage.Page{}, err
@@ -110,7 +110,7 @@ func (r *reader) page(ctx context.Context, limit int) (storage.Page, error) {
 const firstRows = 8
 
 // rowsFor estimates how many more batches hold the wanted events, from the average of the batches
-// so far. Some of their events may have been dropped.
+// so far. These have no events if all were dropped.
 func rowsFor(wanted, rows, events int) int {
 	if events == 0 {
 		return 100
@@ -118,9 +118,9 @@ func rowsFor(wanted, rows, events int) int {
 	return min(wanted*rows/events+1, storage.MaxRead+1)
 }
 
-// before reads the batch that holds the event after the cursor, if there is one: the last
+// previous reads the batch that holds the event after the cursor, if there is one: the last
 // batch that begins at that event or earlier.
-func (r *reader) before(ctx context.Context, p *storage.Pages) (more bool, err error) {
+func (r *reader) previous(ctx context.Context, p *storage.Pages) (more bool, err error) {
 	more = true
 	sp := span{
 		pk: sessionKey(r.id), from: eventKey(r.stream, 0), to: eventKey(r.stream, r.after+1),

@@ -37,10 +37,10 @@ func sessionOf(r row) (storage.Session, error) {
 	return x, err
 }
 
-// session has the texts of errors about sessions.
+// session makes the errors of writes that are refused.
 var session = storage.Kind[storage.Session]{Name: "session"}
 
-// Create stores a new session; see [storage.Sessions]. It returns TooLarge if the
+// Create implements [storage.Sessions]. It returns TooLarge if the
 // record and the initialize parameters together are over 350 KiB.
 func (s *Store) Create(ctx context.Context, x storage.Session) error {
 	x.Rev = 1
@@ -51,7 +51,7 @@ func (s *Store) Create(ctx context.Context, x storage.Session) error {
 	return s.create(ctx, r, session)
 }
 
-// Load reads a session and a box; see [storage.Sessions].
+// Load implements [storage.Sessions].
 func (s *Store) Load(ctx context.Context, id storage.ID, boxID storage.BoxID) (storage.Session, storage.Box, error) {
 	box := storage.Box{ID: boxID}
 	var keys []row
@@ -87,7 +87,7 @@ func (s *Store) Load(ctx context.Context, id storage.ID, boxID storage.BoxID) (s
 	return x, box, nil
 }
 
-// Save replaces a session; see [storage.Sessions]. It returns TooLarge as Create
+// Save implements [storage.Sessions]. It returns TooLarge as Create
 // does.
 func (s *Store) Save(ctx context.Context, x storage.Session) error {
 	rev := x.Rev
@@ -103,7 +103,7 @@ func (s *Store) Save(ctx context.Context, x storage.Session) error {
 	return err
 }
 
-// List returns sessions; see [storage.Sessions]. It may miss sessions that were created a moment
+// List implements [storage.Sessions]. It may miss sessions that were created a moment
 // ago. Without a tenant it reads the whole index, about one read unit for each 80 sessions.
 func (s *Store) List(ctx context.Context, tenant string, after storage.ID, limit int) ([]storage.Session, error) {
 	keys := func(after string, limit int) ([]string, error) { return s.sessionKeys(ctx, tenant, after, limit) }
@@ -114,10 +114,9 @@ func (s *Store) List(ctx context.Context, tenant string, after storage.ID, limit
 }
 
 // list returns up to limit records whose partition keys follow afterKey, in the order of these
-// keys. The function keysAfter returns, in order, the partition keys that follow a key, and none
-// at the end. It gets the number of records that are still wanted. The function decode decodes a
-// row; ok is false for a record that does not belong to the list. list leaves out rows that have
-// expired.
+// keys. The function keysAfter returns, in order, up to limit partition keys that follow key; list
+// ends when there are none. list leaves out rows that have expired, and those for which the result ok
+// of decode is false.
 func list[T any](
 	ctx context.Context, q *requests, afterKey string, limit int, keysAfter func(key string, limit int) ([]string, error), decode func(row) (v T, ok bool, err error),
 ) ([]T, error) {
@@ -195,7 +194,7 @@ func questionKey(question string) string {
 	return "p#" + question
 }
 
-// PutAnswer keeps an answer; see [storage.Answers].
+// PutAnswer implements [storage.Answers].
 func (s *Store) PutAnswer(ctx context.Context, a storage.Answer) (first bool, err error) {
 	r := key(sessionKey(a.Session), questionKey(a.Question))
 	r.expire(a.Expires, 0)
@@ -214,7 +213,7 @@ func outlive(expires time.Time) time.Time {
 	return expires.Add(24 * time.Hour)
 }
 
-// Answers returns the stored answers to questions; see [storage.Answers].
+// Answers implements [storage.Answers].
 func (s *Store) Answers(ctx context.Context, id storage.ID, questions []string) ([]storage.Answer, error) {
 	var keys []row
 	asked := map[string]bool{}
@@ -256,7 +255,7 @@ func (s *Store) raw(ctx context.Context, r row) ([]byte, error) {
 	return raw, err
 }
 
-// PutConnection keeps the record of a connection; see [storage.Connections].
+// PutConnection implements [storage.Connections].
 func (s *Store) PutConnection(ctx context.Context, c storage.Connection) error {
 	record, err := storage.MarshalConnection(c)
 	if err != nil {
@@ -273,7 +272,7 @@ func (s *Store) putRecord(ctx context.Context, r row, record []byte, expires tim
 	return err
 }
 
-// Connection reads the record of a connection; see [storage.Connections].
+// Connection implements [storage.Connections].
 func (s *Store) Connection(ctx context.Context, id string) (storage.Connection, error) {
 	r, err := s.get(ctx, connectionKey(id), "m")
 	if err != nil {
@@ -289,7 +288,7 @@ func (s *Store) Connection(ctx context.Context, id string) (storage.Connection, 
 	return c, nil
 }
 
-// DeleteConnection removes the record of a connection; see [storage.Connections].
+// DeleteConnection implements [storage.Connections].
 func (s *Store) DeleteConnection(ctx context.Context, id string) error {
 	_, err := s.remove(ctx, key(connectionKey(id), "m"), "", nil)
 	return err
@@ -297,7 +296,7 @@ func (s *Store) DeleteConnection(ctx context.Context, id string) error {
 
 func handshakeKey(digest, version string) row { return key("H#"+digest, "v#"+version) }
 
-// SaveHandshake writes a handshake record; see [storage.Handshakes]. It returns
+// SaveHandshake implements [storage.Handshakes]. It returns
 // TooLarge if the result is over 350 KiB.
 func (s *Store) SaveHandshake(ctx context.Context, h storage.Handshake) error {
 	r := handshakeKey(h.Digest, h.Version)
@@ -317,7 +316,7 @@ func (s *Store) SaveHandshake(ctx context.Context, h storage.Handshake) error {
 	return err
 }
 
-// Handshake reads a handshake record; see [storage.Handshakes].
+// Handshake implements [storage.Handshakes].
 func (s *Store) Handshake(ctx context.Context, digest, version string) (storage.Handshake, error) {
 	k := handshakeKey(digest, version)
 	r, err := s.get(ctx, k.str("PK"), k.str("SK"))
@@ -338,7 +337,7 @@ func (s *Store) handshakeOf(digest, version string, r row) (storage.Handshake, e
 	return h, nil
 }
 
-// Recorded reads parts of several records; see [storage.Handshakes].
+// Recorded implements [storage.Handshakes].
 func (s *Store) Recorded(ctx context.Context, wanted []storage.RecordKey) ([]storage.Recorded, error) {
 	name := func(r row) [2]string { return [2]string{r.str("PK"), r.str("SK")} }
 	found := map[[2]string]row{}
@@ -380,7 +379,7 @@ func (s *Store) Recorded(ctx context.Context, wanted []storage.RecordKey) ([]sto
 	return list, nil
 }
 
-// ListHandshakes returns parts of a handshake record; see [storage.Handshakes].
+// ListHandshakes implements [storage.Handshakes].
 func (s *Store) ListHandshakes(ctx context.Context, digest, prefix string) ([]storage.Handshake, error) {
 	var list []storage.Handshake
 	begin := handshakeKey(digest, prefix)

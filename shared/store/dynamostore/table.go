@@ -10,8 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// properties are the properties of the table as an AWS::DynamoDB::Table in
-// CloudFormation. A template must have the same.
+// properties define the table as the Properties of an AWS::DynamoDB::Table do. A template
+// for CloudFormation must have the same Properties.
 //
 //go:embed table.json
 var properties []byte

@@ -7,10 +7,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// keys is the name of the collection of keys. The tickets are in partitions of the same form.
+// keys is the name of the collection of keys. The partition keys of tickets begin with it, too.
 const keys = "K"
 
-// PutEntryTicket keeps a ticket; see [storage.Keys].
+// PutEntryTicket implements [storage.Keys].
 func (s *Store) PutEntryTicket(ctx context.Context, t storage.EntryTicket) error {
 	record, err := storage.MarshalEntryTicket(t)
 	if err != nil {

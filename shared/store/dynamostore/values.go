@@ -25,7 +25,7 @@ func stateRow(k storage.ValueKey) row {
 	return key("V#"+sum(fmt.Sprintf("%q %q %q %q", k.Tenant, k.Server, k.Scope, k.Of)), "v#"+sum(k.Name))
 }
 
-// LoadValue reads a durable value; see [storage.Values].
+// LoadValue implements [storage.Values].
 func (s *Store) LoadValue(ctx context.Context, k storage.ValueKey) (storage.Value, error) {
 	if err := k.Check(); err != nil {
 		return storage.Value{}, err
@@ -43,7 +43,7 @@ func valueOf(k storage.ValueKey, r row) storage.Value {
 	return storage.Value{Key: k, Rev: r.num("r"), Data: r.bin("d"), Expires: r.expires()}
 }
 
-// SaveValue writes a durable value; see [storage.Values]. To delete a value, it writes a value
+// SaveValue implements [storage.Values]. To delete a value, it writes a value
 // that has already expired. The nonce of the write stays in the row, so SaveValue recognizes a
 // repeat whose first answer was lost.
 func (s *Store) SaveValue(ctx context.Context, v storage.Value) (storage.Value, error) {
@@ -63,7 +63,7 @@ func (s *Store) SaveValue(ctx context.Context, v storage.Value) (storage.Value, 
 		v = storage.Value{Key: v.Key}
 		r.expire(time.Now().Add(-time.Second), 0)
 	case v.Key.Scope == storage.ValueOfSession:
-		// The row stays for twice Life, unless prolong moves the time of its deletion.
+		// prolong postpones this deletion while the session lives.
 		r["x"] = num(time.Now().Add(2 * s.options.Life).Unix())
 		r["r"], r["d"] = num(v.Rev), bin(v.Data)
 	default:
@@ -80,8 +80,8 @@ func (s *Store) SaveValue(ctx context.Context, v storage.Value) (storage.Value, 
 	return v, nil
 }
 
-// noState answers a SaveValue with neither data nor a revision, which has nothing to delete. It
-// returns Conflict if the value exists.
+// noState returns the result of a SaveValue that would delete a value without a revision: Conflict if
+// the value exists.
 func (s *Store) noState(ctx context.Context, k storage.ValueKey) (storage.Value, error) {
 	v, err := s.LoadValue(ctx, k)
 	if err == nil && v.Rev != 0 {
