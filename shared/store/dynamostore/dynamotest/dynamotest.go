@@ -149,7 +149,7 @@ func fetch() (string, error) {
 	if err := do("javac", "-d", part, "-cp", filepath.Join(lib, "*"), filepath.Join(part, "Loopback.java")); err != nil {
 		return "", err
 	}
-	return dir, os.Rename(part, dir) // a run that is killed leaves no part of it there
+	return dir, os.Rename(part, dir) // only a complete download gets this name
 }
 
 // toolsFolder returns .tools/dynamodb-local of the module that the test is in.
