@@ -39,8 +39,8 @@ type Loaded struct {
 }
 
 // Func runs around one call of a store. Func makes the call through do, at most once; the store
-// gets the context that Func passes to do. The method of the store returns the error of Func. It
-// returns the result of the inner store only if that error is nil, or wraps the error of do.
+// gets the context that Func passes to do. The caller gets the error of Func. The caller also gets
+// the result of the store, unless Func returned an error that does not wrap the error of do.
 type Func func(ctx context.Context, c *Call, do func(context.Context) error) error
 
 // Store is a [storage.Store] with a function around every method but Close. It is safe for
@@ -58,7 +58,7 @@ func New(inner storage.Store, around Func) *Store { return &Store{inner: inner, 
 // Unwrap returns the inner store.
 func (s *Store) Unwrap() storage.Store { return s.inner }
 
-// Close closes the inner store, without a call of the function.
+// Close closes the inner store. It does not run the function.
 func (s *Store) Close() error { return s.inner.Close() }
 
 // Bytes returns how many bytes of content the record c.In has, or 0 if c is not a write. The
