@@ -12,8 +12,8 @@ import (
 // EstimateStore is a store that counts what DynamoDB would have billed for its calls. It
 // computes that from the records of each call:
 //
-//   - a read costs one unit for each 4 KB begun of each record, and one if there is none;
-//   - a write costs one unit for each 1 KB begun, and one more if an index changes;
+//   - a read of a record costs one unit for each 4 KB, rounded up, or one if there is no record;
+//   - a write costs one unit for each 1 KB, rounded up, and one more if an index changes;
 //   - a Wait costs as much as DynamoDB's polls in that time, though this store may make none.
 //
 // A failed call counts as one request. The estimate leaves out the cost of bounding the
@@ -25,7 +25,7 @@ type EstimateStore struct {
 	mu      sync.Mutex
 	spent   Stored
 	session storage.ID // the session loaded or saved last
-	expires time.Time  // its expiry, which is in an index
+	expires time.Time  // its expiry; a new one changes an index
 }
 
 // Stored is what a store has consumed, in capacity units of DynamoDB.

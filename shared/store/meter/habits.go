@@ -2,10 +2,10 @@ package meter
 
 import "time"
 
-// Habits are costs of an operation that can be measured only on AWS. They are assumptions.
+// Habits are assumptions about operations on AWS, for bills in advance.
 type Habits struct {
-	MemoryMB float64       // of a function
-	Own      time.Duration // how long a function itself works in an invocation
+	MemoryMB float64       // of a Lambda function
+	Own      time.Duration // how long an invocation works, without round trips
 	Trip     time.Duration // a round trip to DynamoDB, in the same region
 	Post     time.Duration // posting a message to a connection
 	LogBytes int           // of an invocation, with Lambda's own lines

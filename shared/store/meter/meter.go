@@ -9,10 +9,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Meter counts what the invocations of one function process use. At its end, an invocation takes
-// everything that was counted since an invocation last ended. If a process has several
-// invocations at a time, only their sum is right. Meter implements storage.Meter and is safe for
-// concurrent use.
+// Meter counts what the invocations of one Lambda process use. An invocation that ends is charged
+// for everything since the previous end. If a process has several invocations at a time, only their
+// sum is right. Meter implements storage.Meter and is safe for concurrent use.
 type Meter struct {
 	options Options
 	started time.Time
@@ -26,23 +25,23 @@ type Meter struct {
 
 var _ storage.Meter = (*Meter)(nil)
 
-// Options of a Meter.
+// Options configure a [Meter]. All are optional.
 type Options struct {
-	MemoryMB float64   // memory of the function; 256 by default
+	MemoryMB float64   // memory of the Lambda function; 256 by default
 	Metrics  string    // namespace of CloudWatch metrics, "" for none; AWS bills them by name and server
 	Started  time.Time // when the process started; zero if unknown
 }
 
 // tally counts what a storage.Account does not have.
 type tally struct {
-	messages float64 // posted, in billed messages
+	messages float64 // what AWS bills for posted messages
 	pushed   int     // bytes posted to clients
 	wakes    int
 	boxStart time.Duration // from when a box was woken until its runner connected; zero if it did not
-	boxes    int           // boxes that the sweep must check, if it called Due
+	boxes    int           // boxes that Due returned; 0 if nobody called it
 }
 
-// New makes a Meter.
+// New returns a Meter for one process.
 func New(o Options) *Meter {
 	o.MemoryMB = cmp.Or(o.MemoryMB, Usual().MemoryMB)
 	return &Meter{options: o, started: o.Started}
@@ -61,7 +60,7 @@ func (m *Meter) Store(s storage.Store, spent func() Stored) storage.Store {
 	return &watched{Store: s, meter: m}
 }
 
-// watched is a store that finds out when a box is woken, by the box records that functions write.
+// watched is a store that finds out from the box records when a box is woken.
 type watched struct {
 	storage.Store
 	meter *Meter
@@ -158,7 +157,7 @@ func (p *posted) Post(ctx context.Context, conn string, data []byte) error {
 // hello, pull, a status and bye, with the answers to three of them.
 const wakeMessages = 7
 
-// Woke counts that a box of this program was woken, as if that took messages over a relay.
+// Woke counts a wake of a box of this program, with the messages that a relay would need for it.
 func (m *Meter) Woke() {
 	m.count(func(t *tally) {
 		t.wakes++

@@ -6,14 +6,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Units is a name for [storage.Units].
+// Units are counts of what AWS bills.
 type Units = storage.Units
 
 // Sizes of billed units.
 const (
 	messageUnit = 32 << 10 // bytes of one billed WebSocket message
-	gigabyte    = 1 << 30  // bytes
-	leastTask   = 60       // the least number of seconds that Fargate bills for a task
+	gigabyte    = 1 << 30
+	leastTask   = 60 // the least number of seconds that Fargate bills for a task
 )
 
 // Messages returns how many messages a WebSocket API bills for a message of size bytes.
