@@ -1,5 +1,4 @@
-// Package metertest has bills of operations that have not happened, for cost tables and
-// their tests.
+// Package metertest computes what operations would cost, for cost tables and their tests.
 package metertest
 
 import (
@@ -13,14 +12,14 @@ type Operation struct {
 	Name        string
 	Requests    int     // of the REST API
 	Messages    int     // messages of WebSocket APIs, both ways, none over 32 KB
-	Invocations int     // of functions
+	Invocations int     // of Lambda functions
 	Trips       int     // round trips to the store, without waits
 	Posts       int     // to connections
 	ReadUnits   float64 // without waits
 	WriteUnits  float64
 	Waits       float64       // requests of waits; each costs at least one read unit, even if it finds nothing
 	WaitUnits   float64       // what the waits consumed, if that is more than Waits
-	Held        time.Duration // how long a function waits, apart from round trips
+	Held        time.Duration // how long invocations wait, apart from round trips
 	Wakes       int           // boxes that the operation waits for
 	OutBytes    int
 }
