@@ -15,18 +15,18 @@ import (
 type behind struct {
 	mu   sync.Mutex
 	path string
-	file *os.File     // the log; nil before the first sync
+	file *os.File     // the write-ahead log; nil before the first sync
 	own  func() error // replaces the fsync, in tests; nil otherwise
 
-	more chan struct{}  // capacity 1: there are writes without an fsync
-	over sync.WaitGroup // of the goroutine that syncs
+	more    chan struct{} // capacity 1: has an element while writes wait for an fsync
+	syncing sync.WaitGroup
 }
 
 // begin starts the goroutine that syncs what was written.
 func (d *database) begin() {
 	b := &d.behind
 	b.path, b.own, b.more = d.path+"-wal", d.options.sync, make(chan struct{}, 1)
-	b.over.Go(func() {
+	b.syncing.Go(func() {
 		for {
 			select {
 			case <-b.more:
@@ -38,7 +38,7 @@ func (d *database) begin() {
 	})
 }
 
-// follow has the goroutine sync what was written. It does not wait for the sync.
+// follow asks the goroutine of begin for a sync, and does not wait for it.
 func (b *behind) follow() {
 	select {
 	case b.more <- struct{}{}:
@@ -74,9 +74,9 @@ func (b *behind) sync() error {
 // unsynced is the error of an fsync that failed.
 type unsynced struct{ error }
 
-// end waits for the end of the goroutine, and syncs what it has not synced.
+// end waits until the goroutine of begin has ended, and syncs the rest.
 func (b *behind) end() error {
-	b.over.Wait()
+	b.syncing.Wait()
 	if b.more == nil {
 		return nil
 	}

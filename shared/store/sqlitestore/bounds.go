@@ -14,10 +14,9 @@ import (
 // its session.
 const openFactor = 16
 
-// A check of the limits of a session reads one row for each batch, so checks are rare. The next
-// check comes when as much was appended as the log had room for, and at least lookLeast of a full
-// log. The first check of a session in this process comes after a random part of a full log, up to
-// lookFirst.
+// A check of a session's limits reads a row for each batch, so checks are rare. The next check comes
+// when the room that the last one found is used up, or lookLeast of a full log if that is more. The
+// first check of a session in this process comes after a random part of a full log, up to lookFirst.
 const (
 	lookLeast = 1. / 4
 	lookFirst = 1. / 64
@@ -46,8 +45,8 @@ func (l *looks) due(id storage.ID, share float64) bool {
 	return left <= 0
 }
 
-// found restarts the count of a session after a check. The argument share is the part of a full log
-// that the check has found.
+// found sets how much may be appended to a session before its next check. The argument share is how
+// full the log is.
 func (l *looks) found(id storage.ID, share float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -94,9 +93,9 @@ const weighLog = `
 SELECT coalesce(sum(n), 0), coalesce(sum(bytes), 0), coalesce(min(stream), ''), coalesce(min(written), 0) FROM events
 WHERE session = ? AND expires > ?`
 
-// weigh returns how full a session's log is (see share), and whether it may be over its limits. It is
-// not over if all batches together are within the limits. A log of at most openFactor times the limits
-// is not over either if all of it was written within Settle, and none of it to the standalone stream.
+// weigh returns how full a session's log is (see share), and whether it may be over its limits. It may
+// be if it exceeds openFactor times a limit. It may also be if it exceeds a limit, and has a batch
+// that is older than Settle or in the standalone stream.
 func (s *Store) weigh(ctx context.Context, id storage.ID) (share float64, over bool, err error) {
 	var events int
 	var size, oldest int64

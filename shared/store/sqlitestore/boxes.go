@@ -14,7 +14,7 @@ func boxOf(rev int64, record []byte) (storage.Box, error) {
 
 const readBox = `SELECT rev, record FROM boxes WHERE id = ?`
 
-// Box reads a box record; see [storage.Boxes].
+// Box implements [storage.Boxes].
 func (s *Store) Box(ctx context.Context, id storage.BoxID) (storage.Box, error) {
 	var rev int64
 	var record []byte
@@ -37,7 +37,7 @@ const (
 	saveBox   = `UPDATE boxes SET rev = rev + 1, state = ?3, record = ?4 WHERE id = ?1 AND rev = ?2`
 )
 
-// SaveBox replaces a box record; see [storage.Boxes].
+// SaveBox implements [storage.Boxes].
 func (s *Store) SaveBox(ctx context.Context, b storage.Box) error {
 	record, err := storage.MarshalBox(b)
 	if err != nil {
@@ -61,7 +61,7 @@ func (s *Store) SaveBox(ctx context.Context, b storage.Box) error {
 const putItem = `
 INSERT INTO items (box, id, state, gen, record, raw) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (box, id) DO NOTHING`
 
-// PutItem stores an item; see [storage.Items].
+// PutItem implements [storage.Items].
 func (s *Store) PutItem(ctx context.Context, it storage.Item) (put bool, err error) {
 	record, err := storage.MarshalItem(it)
 	if err != nil {
@@ -127,7 +127,7 @@ const swapItem = `
 UPDATE items SET state = ?3, gen = ?4, record = ?5, raw = ?6
 WHERE box = ?1 AND id = ?2 AND state = ?7 AND gen = ?8 AND coalesce(json_extract(CAST(record AS TEXT), '$.Round'), 0) = ?9`
 
-// SwapItem replaces an item by another; see [storage.Items].
+// SwapItem implements [storage.Items].
 func (s *Store) SwapItem(ctx context.Context, was, it storage.Item) (swapped bool, err error) {
 	record, err := storage.MarshalItem(it)
 	if err != nil {
@@ -143,7 +143,7 @@ func (s *Store) SwapItem(ctx context.Context, was, it storage.Item) (swapped boo
 
 const readItem = `SELECT state, gen, record, raw FROM items WHERE box = ? AND id = ?`
 
-// Item reads an item; see [storage.Items].
+// Item implements [storage.Items].
 func (s *Store) Item(ctx context.Context, box storage.BoxID, id storage.StreamID) (storage.Item, error) {
 	it := storage.Item{Box: box, ID: id}
 	var record []byte
@@ -162,7 +162,7 @@ func (s *Store) Item(ctx context.Context, box storage.BoxID, id storage.StreamID
 
 const readItems = `SELECT id, state, gen, record FROM items WHERE box = ? ORDER BY id`
 
-// Items returns the items of a box; see [storage.Items].
+// Items implements [storage.Items].
 func (s *Store) Items(ctx context.Context, box storage.BoxID) ([]storage.Item, error) {
 	return listOf(ctx, &s.database, readItems, []any{box}, func(scan func(...any) error) (it storage.Item, err error) {
 		it.Box = box
@@ -176,7 +176,7 @@ func (s *Store) Items(ctx context.Context, box storage.BoxID) ([]storage.Item, e
 
 const deleteItem = `DELETE FROM items WHERE box = ?1 AND id = ?2 AND (?3 = 0 OR state = 'taken' AND gen = ?3)`
 
-// DeleteItem removes an item; see [storage.Items].
+// DeleteItem implements [storage.Items].
 func (s *Store) DeleteItem(ctx context.Context, box storage.BoxID, id storage.StreamID, gen storage.Generation) error {
 	_, err := s.writeSoon(ctx, deleteItem, box, id, gen)
 	return err
@@ -194,7 +194,7 @@ func (s *Store) Due(ctx context.Context) ([]storage.BoxID, error) {
 
 const putPart = `INSERT OR REPLACE INTO parts (box, frame, n, expires, data) VALUES (?, ?, ?, ?, ?)`
 
-// PutPart keeps a piece of a frame; see [storage.Parts]. It returns TooLarge for more
+// PutPart implements [storage.Parts]. It returns TooLarge for more
 // than 128 KiB.
 func (s *Store) PutPart(ctx context.Context, p storage.Part) error {
 	if len(p.Data) > storage.MaxPart {
@@ -209,7 +209,7 @@ func (s *Store) PutPart(ctx context.Context, p storage.Part) error {
 
 const readParts = `SELECT n, expires, data FROM parts WHERE box = ? AND frame = ? AND expires > ? ORDER BY n`
 
-// Parts returns the pieces of a frame; see [storage.Parts].
+// Parts implements [storage.Parts].
 func (s *Store) Parts(ctx context.Context, box storage.BoxID, frame string) ([]storage.Part, error) {
 	return listOf(ctx, &s.database, readParts, []any{box, frame, now()}, func(scan func(...any) error) (p storage.Part, err error) {
 		p.Box, p.Frame = box, frame

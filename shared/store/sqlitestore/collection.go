@@ -13,17 +13,17 @@ type collection[T any] struct {
 	kind  storage.Kind[T]
 }
 
-// Keys returns the collection of keys; see [storage.Keys].
+// Keys implements [storage.Keys].
 func (s *Store) Keys() storage.Collection[storage.Key] {
 	return collection[storage.Key]{s, "keys", storage.KeyKind()}
 }
 
-// Grants returns the collection of grants; see [storage.Grants].
+// Grants implements [storage.Grants].
 func (s *Store) Grants() storage.Collection[storage.Grant] {
 	return collection[storage.Grant]{s, "grants", storage.GrantKind()}
 }
 
-// UpstreamTokens returns the collection of upstream tokens; see [storage.UpstreamTokens].
+// UpstreamTokens implements [storage.UpstreamTokens].
 func (s *Store) UpstreamTokens() storage.Collection[storage.UpstreamToken] {
 	return collection[storage.UpstreamToken]{s, "upstream_tokens", storage.UpstreamTokenKind()}
 }

@@ -19,9 +19,9 @@ type write struct {
 	lazy  bool  // it needs no fsync of its own, see [storage.Lazily]
 	into  []any // destinations for the columns of the row that the statement returns; nil if it returns none
 
-	// Once done is closed:
-	changed int64 // rows, if nothing is returned
-	found   bool  // whether a row was returned
+	// These are set before done is closed:
+	changed int64 // number of changed rows, if into is nil
+	found   bool  // whether the statement returned a row
 	err     error
 	done    chan struct{}
 }
@@ -76,7 +76,7 @@ func (d *database) commit(ctx context.Context, w *write) error {
 		uncut := context.WithoutCancel(ctx)
 		d.writeGroup(uncut, d.queue.take())
 		if _, known := d.watch.recent(); d.options.Alone && !known {
-			// Store.kept needs the file's data version, but it does not wait for the connection.
+			// Ask for Store.kept, which needs the data version but does not wait for the connection.
 			_, _ = d.ask(uncut)
 		}
 		d.writer.end()
@@ -144,7 +144,8 @@ func (d *database) written(err error, synced bool) error {
 	return d.noted(err)
 }
 
-// answer releases the callers of writes that are in the file, or that failed.
+// answer tells the callers how their writes ended. With [Options].Behind, the caller of a successful
+// write that is not soon waits for an fsync.
 func (d *database) answer(group []*write, err error) {
 	waits := err == nil && d.options.Behind && slices.ContainsFunc(group, func(w *write) bool { return !w.soon })
 	for _, w := range group {

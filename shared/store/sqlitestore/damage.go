@@ -26,7 +26,7 @@ type damage struct {
 	found atomic.Pointer[storage.Error]
 }
 
-// failed does what the function failed does, and notes an error that is a sign of damage.
+// failed returns the result of the function failed, and notes an error that is a sign of damage.
 func (d *damage) failed(err error) error {
 	switch primaryCode(err) {
 	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:

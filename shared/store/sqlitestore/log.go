@@ -32,7 +32,7 @@ WHERE stream <> '' AND expires <= ?9`
 	readBatch = `SELECT gen, seq, final, retry, hash FROM events WHERE session = ? AND stream = ? AND first = ?`
 )
 
-// Append writes a batch; see [storage.Log].
+// Append implements [storage.Log].
 func (s *Store) Append(ctx context.Context, b storage.Batch) error {
 	data, err := b.Lines()
 	if err != nil {
@@ -125,8 +125,8 @@ func (s *Store) Read(ctx context.Context, id storage.ID, stream storage.StreamID
 	return p.Page(), nil
 }
 
-// blob takes the slice that the driver makes for the value of a column. For a []byte, database/sql
-// would copy the slice.
+// blob is a []byte that Scan sets to the driver's slice. Into a plain []byte, database/sql would copy
+// that slice.
 type blob []byte
 
 // Scan implements sql.Scanner.

@@ -19,8 +19,8 @@ type records struct {
 	boxes    map[storage.BoxID]storage.Box
 }
 
-// maxRecords bounds the sessions and the boxes in the cache. The cache holds no pair of
-// records over maxRecord bytes.
+// maxRecords bounds the sessions in the cache, and also the boxes. A session and a box that were read
+// together are cached if they have at most maxRecord bytes in all.
 const (
 	maxRecords = 256
 	maxRecord  = 4 << 10
@@ -66,7 +66,7 @@ func (r *records) forget(id storage.ID, box storage.BoxID) {
 	delete(r.boxes, box)
 }
 
-// If the argument since of keep is notKept, keep does nothing.
+// notKept, as the argument since, makes keep do nothing.
 const notKept = -1
 
 // kept calls records.load with the file's present data version. If the data version is not known,

@@ -78,8 +78,8 @@ const purgesSchema = `
 CREATE TABLE purges (hour INTEGER NOT NULL, session TEXT NOT NULL, PRIMARY KEY (hour, session)) WITHOUT ROWID;
 ` + purgeTriggers
 
-// The triggers have ON CONFLICT clauses and not OR IGNORE, which the conflict policy of the
-// firing statement overrides. For the update of an upsert this policy is ABORT.
+// The triggers use ON CONFLICT clauses. The conflict policy of the firing statement would override
+// OR IGNORE, and it is ABORT for the update of an upsert.
 const purgeTriggers = `
 CREATE TRIGGER events_written AFTER INSERT ON events BEGIN
 	INSERT INTO purges (hour, session) VALUES (new.purge / 3600000000, new.session) ON CONFLICT DO NOTHING;
@@ -139,8 +139,8 @@ CREATE TABLE handshakes (
 CREATE INDEX handshakes_expires ON handshakes (expires);
 `
 
-// steps has the statements that bring a file of a version to the current schema. Version 0 is
-// a new file, and the others are those that a release had (docs/releases.md).
+// steps has, by the version of a file, the statements that bring it to the current schema. Version 0
+// is a new file, and the others are those that a release had (docs/releases.md).
 var steps = map[int]string{
 	0:             schema,
 	7:             grantsSchema + upstreamSchema,

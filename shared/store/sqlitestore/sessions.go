@@ -19,7 +19,7 @@ const createSession = `
 INSERT INTO sessions (id, rev, tenant, expires, record, init) VALUES (?1, 1, ?2, ?3, ?4, ?5)
 ON CONFLICT (id) DO UPDATE SET rev = 1, tenant = ?2, expires = ?3, record = ?4, init = ?5 WHERE expires <= ?6`
 
-// Create stores a new session; see [storage.Sessions].
+// Create implements [storage.Sessions].
 func (s *Store) Create(ctx context.Context, x storage.Session) error {
 	record, err := storage.MarshalSession(x)
 	if err != nil {
@@ -43,7 +43,7 @@ SELECT coalesce(s.rev, 0), coalesce(s.expires > ?3, 0), s.record, s.init, coales
 LEFT JOIN sessions AS s ON s.id = ?1
 LEFT JOIN boxes AS b ON b.id = ?2`
 
-// Load reads a session and a box; see [storage.Sessions].
+// Load implements [storage.Sessions].
 func (s *Store) Load(ctx context.Context, id storage.ID, boxID storage.BoxID) (storage.Session, storage.Box, error) {
 	x, box, since, ok := s.kept(ctx, id, boxID)
 	if ok {
@@ -84,7 +84,7 @@ UPDATE sessions SET rev = rev + 1, tenant = ?3, expires = ?4, record = ?5, init 
 	hasSession = `SELECT rev FROM sessions WHERE id = ?1 AND expires > ?2`
 )
 
-// Save replaces a session; see [storage.Sessions].
+// Save implements [storage.Sessions].
 func (s *Store) Save(ctx context.Context, x storage.Session) error {
 	record, err := storage.MarshalSession(x)
 	if err != nil {
@@ -115,7 +115,7 @@ const (
 	listTenantSessions = `SELECT rev, record, init FROM sessions WHERE tenant = ?1 AND id > ?2 AND expires > ?3 ORDER BY id LIMIT ?4`
 )
 
-// List returns sessions; see [storage.Sessions].
+// List implements [storage.Sessions].
 func (s *Store) List(ctx context.Context, tenant string, after storage.ID, limit int) ([]storage.Session, error) {
 	query := listTenantSessions
 	if tenant == "" {
@@ -135,7 +135,7 @@ const putAnswer = `
 INSERT INTO answers (session, question, expires, raw) VALUES (?1, ?2, ?3, ?4)
 ON CONFLICT (session, question) DO UPDATE SET expires = ?3, raw = ?4 WHERE expires <= ?5`
 
-// PutAnswer keeps an answer; see [storage.Answers].
+// PutAnswer implements [storage.Answers].
 func (s *Store) PutAnswer(ctx context.Context, a storage.Answer) (first bool, err error) {
 	changed, err := s.writeSoon(ctx, putAnswer, a.Session, a.Question, expiry(a.Expires), a.Raw, now())
 	if err != nil {
@@ -147,7 +147,7 @@ func (s *Store) PutAnswer(ctx context.Context, a storage.Answer) (first bool, er
 
 const readAnswer = `SELECT raw, expires FROM answers WHERE session = ?1 AND question = ?2 AND expires > ?3`
 
-// Answers returns the stored answers to questions; see [storage.Answers].
+// Answers implements [storage.Answers].
 func (s *Store) Answers(ctx context.Context, id storage.ID, questions []string) ([]storage.Answer, error) {
 	var answers []storage.Answer
 	for _, q := range questions {
@@ -174,7 +174,7 @@ func expiryOf(column int64) time.Time {
 
 const putConnection = `INSERT OR REPLACE INTO connections (id, expires, record) VALUES (?, ?, ?)`
 
-// PutConnection keeps the record of a connection; see [storage.Connections].
+// PutConnection implements [storage.Connections].
 func (s *Store) PutConnection(ctx context.Context, c storage.Connection) error {
 	record, err := storage.MarshalConnection(c)
 	if err != nil {
@@ -188,7 +188,7 @@ func (s *Store) PutConnection(ctx context.Context, c storage.Connection) error {
 
 const readConnection = `SELECT record FROM connections WHERE id = ? AND expires > ?`
 
-// Connection reads the record of a connection; see [storage.Connections].
+// Connection implements [storage.Connections].
 func (s *Store) Connection(ctx context.Context, id string) (storage.Connection, error) {
 	var record []byte
 	found, err := s.row(ctx, readConnection, []any{id, now()}, []any{&record})
@@ -207,7 +207,7 @@ func (s *Store) Connection(ctx context.Context, id string) (storage.Connection, 
 
 const deleteConnection = `DELETE FROM connections WHERE id = ?`
 
-// DeleteConnection removes the record of a connection; see [storage.Connections].
+// DeleteConnection implements [storage.Connections].
 func (s *Store) DeleteConnection(ctx context.Context, id string) error {
 	_, err := s.writeSoon(ctx, deleteConnection, id)
 	return err
@@ -215,7 +215,7 @@ func (s *Store) DeleteConnection(ctx context.Context, id string) error {
 
 const saveHandshake = `INSERT OR REPLACE INTO handshakes (digest, version, taken, expires, result) VALUES (?, ?, ?, ?, ?)`
 
-// SaveHandshake writes a part of a handshake record; see [storage.Handshakes].
+// SaveHandshake implements [storage.Handshakes].
 func (s *Store) SaveHandshake(ctx context.Context, h storage.Handshake) error {
 	taken, err := h.Taken.MarshalText()
 	if err != nil {
@@ -231,7 +231,7 @@ const listHandshakes = `
 SELECT version, taken, expires, result FROM handshakes
 WHERE digest = ? AND version >= ? AND version < ? || char(1114111) AND expires > ? ORDER BY version`
 
-// ListHandshakes returns parts of a handshake record; see [storage.Handshakes].
+// ListHandshakes implements [storage.Handshakes].
 func (s *Store) ListHandshakes(ctx context.Context, digest, prefix string) ([]storage.Handshake, error) {
 	return listOf(ctx, &s.database, listHandshakes, []any{digest, prefix, prefix, now()}, func(scan func(...any) error) (h storage.Handshake, err error) {
 		var taken, result []byte
@@ -244,7 +244,7 @@ func (s *Store) ListHandshakes(ctx context.Context, digest, prefix string) ([]st
 	})
 }
 
-// Recorded reads parts of several records; see [storage.Handshakes].
+// Recorded implements [storage.Handshakes].
 func (s *Store) Recorded(ctx context.Context, keys []storage.RecordKey) ([]storage.Recorded, error) {
 	list := make([]storage.Recorded, len(keys))
 	for i, k := range keys {
@@ -266,7 +266,7 @@ func (s *Store) Recorded(ctx context.Context, keys []storage.RecordKey) ([]stora
 
 const readHandshake = `SELECT taken, expires, result FROM handshakes WHERE digest = ? AND version = ? AND expires > ?`
 
-// Handshake reads a part of a handshake record; see [storage.Handshakes].
+// Handshake implements [storage.Handshakes].
 func (s *Store) Handshake(ctx context.Context, digest, version string) (storage.Handshake, error) {
 	h := storage.Handshake{Digest: digest, Version: version}
 	var taken, result []byte

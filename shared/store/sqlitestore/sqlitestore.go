@@ -2,8 +2,8 @@
 // many processes read and write at the same time. The package does not log.
 //
 // A write is on the disk when its method returns: it survives the death of any process, and of
-// the machine. [Options].Behind lets most writes return before their fsync, and those of
-// [storage.Lazily] need none.
+// the machine. [Options].Behind lets most writes return before their fsync. A write with
+// [storage.Lazily] need not have an fsync.
 package sqlitestore
 
 import (
@@ -47,8 +47,9 @@ type Options struct {
 	// their method returns, and so is all that was written before.
 	Behind bool
 	// Alone says that no other program executes calls of the sessions in this file. If Alone is set,
-	// the Store caches sessions and boxes. The Store drops a session or box that it writes, and all of
-	// them some milliseconds after another program, such as a command, has written to the file.
+	// the Store caches sessions and boxes. It removes a session or box from the cache when it writes
+	// it, and all of them some milliseconds after another program, such as a command, has written to
+	// the file.
 	// [Store.Wait] finds within a second what another program appended.
 	Alone bool
 	// Damaged is called once, with the first sign that the file is damaged or is no longer

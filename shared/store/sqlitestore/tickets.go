@@ -8,7 +8,7 @@ import (
 
 const putEntryTicket = `INSERT OR REPLACE INTO entry_tickets (hash, expires, record) VALUES (?, ?, ?)`
 
-// PutEntryTicket keeps a ticket; see [storage.Keys].
+// PutEntryTicket implements [storage.Keys].
 func (s *Store) PutEntryTicket(ctx context.Context, t storage.EntryTicket) error {
 	record, err := storage.MarshalEntryTicket(t)
 	if err != nil {

@@ -20,7 +20,7 @@ const isState = `scope = ?1 AND owner = ?2 AND tenant = ?3 AND server = ?4 AND s
 
 const readState = `SELECT rev, expires, data FROM states WHERE ` + isState + ` AND expires > ?7`
 
-// LoadValue reads a durable value; see [storage.Values].
+// LoadValue implements [storage.Values].
 func (s *Store) LoadValue(ctx context.Context, k storage.ValueKey) (storage.Value, error) {
 	if err := k.Check(); err != nil {
 		return storage.Value{}, err
@@ -38,8 +38,8 @@ func (s *Store) LoadValue(ctx context.Context, k storage.ValueKey) (storage.Valu
 }
 
 const (
-	// A trigger deletes the values of a session with its row. A value that is created after this
-	// would stay for ever, so the statement inserts a value only if the session's row exists.
+	// A trigger deletes a session's values with the session's row. A value that is created later would
+	// stay for ever, so the statement needs that row.
 	createState = `
 INSERT INTO states (scope, owner, tenant, server, since, name, rev, expires, data)
 SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9 WHERE ?1 <> 'session' OR EXISTS (SELECT 1 FROM sessions WHERE id = ?2)
@@ -48,7 +48,7 @@ ON CONFLICT (scope, owner, tenant, server, since, name) DO UPDATE SET rev = ?7, 
 	deleteState = `DELETE FROM states WHERE ` + isState + ` AND rev = ?7 AND expires > ?8`
 )
 
-// SaveValue writes a durable value; see [storage.Values].
+// SaveValue implements [storage.Values].
 func (s *Store) SaveValue(ctx context.Context, v storage.Value) (storage.Value, error) {
 	if err := v.Check(); err != nil {
 		return storage.Value{}, err

@@ -90,8 +90,8 @@ const patience = 20 * time.Millisecond
 // answers a request sooner.
 const infant = 4 * time.Millisecond
 
-// newborn is the time until the first poll of a new stream with [Options].Alone. The poll finds what
-// another program has written, or what this Store wrote after the clock was set back.
+// newborn replaces infant if [Options].Alone is set, and counts from the call of Wait. The poll finds
+// what another program has written, or what this Store wrote after the clock was set back.
 const newborn = 100 * time.Millisecond
 
 // pace returns the time until the next poll.
@@ -117,7 +117,7 @@ type watch struct {
 	asked   time.Time // when the read of version began
 }
 
-// watchAge is how long a data version that was read once serves all waiting calls.
+// watchAge is the age at which the data version is read again.
 const watchAge = 4 * time.Millisecond
 
 const dataVersion = `PRAGMA data_version`

@@ -23,9 +23,9 @@ const (
 	// leastFree is the free space, in bytes, below which the store takes no new work. It leaves
 	// room for the answers to requests in flight, and for SQLite's own files beside the store.
 	leastFree = 16 << 20
-	// spaceEvery is the shortest time between two checks of the free space, probeEvery
-	// between two tries of a failed disk.
+	// spaceEvery is the shortest time between two checks of the free space.
 	spaceEvery = time.Second
+	// probeEvery is the shortest time between two tries to write to a failed disk.
 	probeEvery = 100 * time.Millisecond
 )
 
