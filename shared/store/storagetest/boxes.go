@@ -252,7 +252,7 @@ func itemPromises() []promise {
 	}
 }
 
-// swap calls SwapItem, and checks whether it reports that it has stored the item.
+// swap calls SwapItem, which must report want.
 func swap(t *testing.T, s storage.Store, was, it storage.Item, want bool) {
 	t.Helper()
 	swapped, err := s.SwapItem(t.Context(), was, it)

@@ -17,7 +17,7 @@ import (
 // the Fault as its cause.
 type Fault string
 
-// The faults. The caller cannot tell them apart, and must repeat the call correctly after both.
+// The faults. The caller cannot tell them apart, and must repeat the call correctly after either.
 const (
 	Lost       Fault = "not stored"                      // the call did not reach the store
 	Unanswered Fault = "stored, but the answer was lost" // the store has executed the call

@@ -23,9 +23,8 @@ type Harness struct {
 	// would. When the other handle is closed, the first handle must still work. Reopen is nil
 	// for a driver that keeps its data in the handle.
 	Reopen func(t *testing.T, s storage.Store) storage.Store
-	// Bounded opens an empty store that drops old events when a stream, or a session, has more
-	// than 8, as soon as it can. Up to 16 events may be left. Bounded is nil for a driver that
-	// does not limit events.
+	// Bounded opens an empty store that limits the events of a stream, or of a session, to 8. As
+	// many as 16 may be left. Bounded is nil for a driver that does not limit events.
 	Bounded func(t *testing.T) storage.Store
 	// Polls means that Wait does not notice changes of items: it returns only for an event
 	// or at its deadline.
