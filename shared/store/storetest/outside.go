@@ -7,9 +7,8 @@ import (
 	"net/http"
 )
 
-// outside runs work outside of all bubbles of package synctest. All channels here are made before any
-// bubble: a goroutine that waits for a channel from outside of its bubble keeps the bubble's clock from
-// moving.
+// outside runs work outside of all bubbles of package synctest. Its channels are made outside of the
+// bubbles, so a bubble's clock stands still while a goroutine of the bubble waits for them.
 type outside struct{ idle chan worker }
 
 type worker struct {
