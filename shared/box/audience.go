@@ -128,9 +128,9 @@ func (a *audience) tellAll(raw []byte) {
 	}
 }
 
-// common adapts m, a session's request to change a setting such as the log level, because the
-// setting holds for all sessions of the process. common returns false if the process must not get
-// m.
+// common adapts m, a session's request, to a process of several sessions: a request for a log level
+// asks for the most verbose one of all sessions. common returns false if m ends a subscription that
+// a session still has.
 func (a *audience) common(s *session, m *wire.Message) (pass bool) {
 	switch m.Method {
 	case wire.MethodSetLevel:

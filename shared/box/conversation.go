@@ -153,7 +153,7 @@ func (c *conversation) add(st *stream, m wire.Message) (*request, *wire.Error) {
 		return nil, &wire.Error{Code: wire.CodeInvalidRequest, Message: "duplicate request id"}
 	}
 	if idKey(token) == "" {
-		token = nil // neither string nor number: it is not replaced in the request
+		token = nil // not a valid token, so the process gets it as it is
 	}
 	c.came++
 	r := &request{number: c.number(), order: c.came, id: m.ID, token: token, method: m.Method, stream: st, modern: bridge.SaysModern(m.Params)}
@@ -328,9 +328,9 @@ func (c *conversation) ask(m wire.Message) *wire.Error {
 }
 
 // notification passes a notification of the process to the stream that it belongs to. notification
-// returns false if the request or question that m names has ended, or if m may belong to any
-// principal. The argument subscribed is true if the process sent m because of a subscription, so
-// that m belongs to no call.
+// returns false if no client may get m: its request or question has ended, or m is a log message
+// while calls of several principals are in flight. The argument subscribed is true if the process
+// sent m because of a subscription, so that m belongs to no call.
 func (c *conversation) notification(m wire.Message, subscribed bool) bool {
 	switch m.Method {
 	case wire.NotifyProgress:
@@ -341,7 +341,7 @@ func (c *conversation) notification(m wire.Message, subscribed bool) bool {
 		r, mixed := c.owner()
 		switch {
 		case mixed:
-			return false // the log message may belong to any principal's call, so no client may read it
+			return false
 		case r != nil:
 			if !c.shared || r.stream.session.wants(m) {
 				c.clients.event(r.stream, m.Line(), false)
@@ -349,8 +349,8 @@ func (c *conversation) notification(m wire.Message, subscribed bool) bool {
 			return true
 		}
 	default:
-		// A client of 2026-07-28 may have no open subscription, so a notification of an extension
-		// goes to the stream of the response for which the client waits.
+		// A client of 2026-07-28 perhaps has no open subscription, so it gets the notification of
+		// an extension in the stream of its open request.
 		if r, mixed := c.owner(); r != nil && r.modern && !mixed && !subscribed && wire.OfExtension(m.Method) {
 			c.clients.event(r.stream, m.Line(), false)
 			return true
@@ -389,8 +389,8 @@ func (c *conversation) withdraw(m wire.Message) bool {
 	return true
 }
 
-// owner returns the newest request that was sent to the process, nil for none: the box assigns to
-// it a message of the process that names no request. The result mixed is true if requests of
+// owner returns the newest request that was sent to the process, nil for none. A message of the
+// process that names no request belongs to this one. The result mixed is true if requests of
 // several principals are in flight.
 func (c *conversation) owner() (newest *request, mixed bool) {
 	for e := c.passed.Back(); e != nil; e = e.Prev() {

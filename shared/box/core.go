@@ -37,7 +37,7 @@ func (b *Box) enter() { b.active++ }
 
 func (b *Box) leave() {
 	b.active--
-	if b.active == 0 && b.over != nil && !isClosed(b.over) { // a message after Close may bring active to zero again
+	if b.active == 0 && b.over != nil && !isClosed(b.over) { // output after the end of Close raises and lowers active again
 		close(b.over)
 	}
 }

@@ -45,8 +45,8 @@ type Sink interface {
 // started.
 type Lists struct {
 	// Kind is a hash of everything that the lists may depend on: the protocol version and the
-	// capabilities that the process was told, and its principal if Own is true. Own says that the
-	// process may know its principal.
+	// capabilities that the process was told and, if Own is true, the principal of the session.
+	// Own says that the process may know the principal.
 	Kind string
 	Own  bool
 	// Fingerprint is a JSON object: the hash of each list that the process has, by method.

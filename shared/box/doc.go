@@ -76,7 +76,7 @@
 //
 // [wire.Hear] takes messages in odd forms that can mean one thing only, and the box passes them on
 // in the right form. A line that looks like an answer and cannot be understood ends the request
-// that it answers, also one of the box itself. If the line is not JSON, or continues on others,
+// that it answers, even a request of the box itself. If the line is not JSON, or continues on others,
 // the box first waits a second for the right answer. An error without an id belongs to the only
 // request that waits, unless the process answers notifications with such errors; the box finds
 // that out.

@@ -75,7 +75,7 @@ type fault struct {
 	after   string // text that follows message and words
 	hint    string // what the operator may do about it, "" for nothing
 	unsent  string // the message for a request that was never sent to the process, "" if message applies
-	show    bool   // clients also get the field words, and Stderr and Stdout of the field data
+	show    bool   // clients also get words, data.Stderr and data.Stdout
 	data    Failure
 }
 

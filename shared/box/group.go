@@ -41,7 +41,7 @@ func (g *group) join(s *session) {
 }
 
 // anew records that the process starts for a session whose previous process has ended. If the client
-// has asked for log messages, by a log level or in the request, tellAnew sends it one about that.
+// wants log messages, by a log level or in the request, tellAnew tells it later.
 func (g *group) anew(st *stream, msgs []wire.Message) {
 	g.untold, g.isAnew = nil, true
 	for _, m := range requestsOf(msgs) {

@@ -61,7 +61,7 @@ func (g *group) drain(why *fault, within time.Duration) {
 // drain stops the process when its calls have ended, or else after timeout. Calls that are open
 // after timeout end with the error why.
 func (p *process) drain(why *fault, timeout time.Duration) {
-	own := *why // a copy, because the end adds facts about this process
+	own := *why // a copy, to which facts about this process are added
 	switch {
 	case p.state == gone:
 	case timeout <= 0:

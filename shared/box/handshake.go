@@ -15,19 +15,19 @@ type handshake struct {
 	begun     time.Time
 	probe     probe
 	stateless bool        // the box speaks the stateless protocol (2026-07-28) to the process
-	refused   *fault      // the error of the previous process, which refused the other protocol; nil if there was none
+	refused   *fault      // the error of the previous process if it has refused the other of the two protocols, else nil
 	insist    *time.Timer // sends initialize to a process that does not answer server/discover
 	startup   *time.Timer // limits the time for the handshake
 }
 
-// probe says how far the box is in asking a server of unknown protocol for server/discover.
+// probe says which process was sent server/discover to find out the server's protocol.
 type probe int
 
 const (
-	probeNone    probe = iota // the box does not ask
-	probing                   // the running process is asked
-	probeRefused              // the previous process refused server/discover
-	probeSilent               // the previous process did not answer server/discover
+	probeNone    probe = iota // none
+	probing                   // this one
+	probeRefused              // the previous one, which refused it
+	probeSilent               // the previous one, which did not answer it
 )
 
 func newHandshake(p *process, isStateless bool, how probe) *handshake {
@@ -139,7 +139,7 @@ func (h *handshake) insisted() {
 	second := p.conv.own()
 	s := &sessionful{p: p}
 	p.own[second] = &ownRequest{method: wire.MethodInitialize, take: func(m wire.Message) {
-		// After an error the box goes on waiting for the answer to server/discover, which says more.
+		// An error is ignored: the answer to server/discover will say more.
 		if p.greeted || m.Error != nil || m.Result[0] != '{' {
 			return
 		}
@@ -151,8 +151,8 @@ func (h *handshake) insisted() {
 	s.hello(second)
 }
 
-// probed replaces a process that did not answer server/discover as a stateless server does, or did
-// not answer at all. The next process gets initialize.
+// probed replaces a process that has refused server/discover, or has not answered it. The next
+// process gets initialize.
 func (h *handshake) probed(how probe) {
 	why := "it refused server/discover, so another process gets initialize"
 	if how == probeSilent {
@@ -163,10 +163,10 @@ func (h *handshake) probed(how probe) {
 	}
 }
 
-// replace starts another process, which gets the other protocol, because h.p refused the protocol
-// of h with the error f. It returns the handshake with the new process, which takes over the
-// conversation. If the other protocol was tried before, or no process may take over, h.p fails and
-// replace returns nil. The argument why is a text for the log of h.p.
+// replace hands the conversation over to a new process with the other of the two protocols, because
+// h.p has refused its own with the error f. It returns the handshake with the new process. If the
+// other protocol was tried before, or no process may take over, h.p fails and replace returns nil.
+// The argument why is a text for the log of h.p.
 func (h *handshake) replace(isStateless bool, f *fault, why string) *handshake {
 	p := h.p
 	switch {
@@ -177,7 +177,7 @@ func (h *handshake) replace(isStateless bool, f *fault, why string) *handshake {
 		p.fail(f)
 		return nil
 	case !p.isCurrent() && (p.box.closed || p.group.current != nil):
-		p.fail(cmp.Or(p.clock.last, f)) // h.p only finishes its requests, and no process may take its place
+		p.fail(cmp.Or(p.clock.last, f))
 		return nil
 	}
 	p.box.log.Info("process refuses the protocol it was spoken to in", "server", p.box.server.Name, "process", p.group.id, "stateless", !isStateless)

@@ -17,8 +17,8 @@ import (
 )
 
 // environment returns the environment of the server: PATH, HOME, LANG and TMPDIR, the variables
-// for proxies and certificates ([provision.Network]), those of its image, and the configured ones.
-// The rest of the runner's own environment is left out, because it contains tokens.
+// for proxies and certificates ([provision.Network]), Given and Env. The rest of the runner's own
+// environment is left out, because it contains tokens.
 func (s Server) environment() map[string]string {
 	tmp := cmp.Or(s.Base["TMPDIR"], "/tmp")
 	env := provision.Network(s.Base, s.Env, s.Unset)

@@ -69,7 +69,7 @@ func (c *counted) Read(p []byte) (int, error) {
 func (l *listener) hear(line []byte) {
 	l.spread.add(line)
 	wire.Hear(line, l.part)
-	if id, whole := l.spread.answers(); whole {
+	if id, ok := l.spread.answers(); ok {
 		p := l.p
 		p.box.mu.Lock()
 		defer p.box.mu.Unlock()
@@ -87,7 +87,7 @@ func (l *listener) part(m wire.Message, raw []byte, err error) {
 		p.output.keep(raw)
 	}
 	if p.output.refused.from != nil && err == nil && m.Kind == wire.Response && hasFailed(m) {
-		p.hearRefusals(false) // a refused connection, which is known by now, may have caused the failure
+		p.hearRefusals(false) // the failure may come from a refused connection, which was reported before it
 	}
 	l.note = ""
 	l.locked(m, raw, err, kept)

@@ -12,8 +12,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 )
 
-// The beginnings of the templates for a principal's secrets, in values of Env: the secret itself,
-// and the path of a file with it.
+// In a value of Env, ${principal:NAME} stands for a secret of the principal, and
+// ${principal_file:NAME} for the path of a file with it. These are the beginnings of both.
 const (
 	principalBegin = "${principal:"
 	fileBegin      = "${principal_file:"

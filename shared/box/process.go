@@ -56,12 +56,12 @@ type notes struct {
 type ending struct {
 	told     bool   // the box has told the process to end
 	left     bool   // the process exited, or closed its stdin or stdout, before the box told it to end
-	failed   *fault // the error with which requests of the process end; nil if its exit explains that
+	failed   *fault // the error with which open requests end; if it is nil, obituary makes one
 	followed bool   // another process starts after the end of this one
 	replaced string // why another process takes over the conversation, for the log; "" if none does
 	evicted  string // for whom an idle process was ended before its time, for the log; "" if it was not
 
-	since *written // the result of [process.reason], nil before the first call
+	since *written // the result of the first call of reason, nil before
 }
 
 func newProcess(g *group) *process {
@@ -92,9 +92,8 @@ func (p *process) isCurrent() bool { return p.group.current == p }
 
 // # Deadlines
 
-// excuse completes f, the error of a request without a response. If the process got the request
-// and then wrote lines to stdout that were no messages, f quotes one of the lines and says what is
-// wrong.
+// excuse adds to f, the error of a request without a response, what the process has written to
+// stdout since it got the request, if that was no message.
 func (p *process) excuse(r *request, f *fault) {
 	now := p.output.wrote
 	if now.lines == r.before.lines {
@@ -126,7 +125,7 @@ func (p *process) fail(f *fault) {
 // answered end with f.
 func (p *process) stop(f *fault) {
 	if p.failed == nil && f != nil {
-		own := *f // a copy, because fill adds facts about this process
+		own := *f // a copy, to which facts about this process are added
 		p.failed = &own
 	}
 	p.to(stopping)
@@ -152,28 +151,28 @@ func (p *process) handOver(h *handshake) {
 	next.held = p.held
 	p.converse(empty)
 	p.held = heldLines{}
-	p.to(gone) // its later output belongs to no request
+	p.to(gone)
 	p.stop(nil)
 }
 
-// endRequests ends all open requests with f. Later calls do nothing. If the process has failed to
-// start, endRequests first counts the failure, so that a client that tries again at once has to
-// wait.
+// endRequests ends all open requests with f; only its first call has an effect. If the process has
+// failed to start, endRequests first counts the failure, so that a client that tries again at once
+// has to wait.
 func (p *process) endRequests(f *fault) {
 	if p.state == gone {
 		return
 	}
 	p.to(gone)
-	if !p.greeted && !p.asked() && f.data.RetryAfter == 0 { // RetryAfter says that the machine was full: no failure of the server
+	if !p.greeted && !p.asked() && f.data.RetryAfter == 0 { // RetryAfter is set if the machine was full, so the server has not failed
 		p.box.starts.failure()
 	}
 	p.held = heldLines{}
 	p.conv.endAll(f)
 }
 
-// reason returns how much the process had written before the output that may explain its end. That
-// output is what it wrote after it got the oldest of its open requests. Without an open request, it
-// is the most recent output, and before the handshake is over, all output.
+// reason returns the moment after which output may explain the end of the process: when it got its
+// oldest open request. Without an open request, that is the beginning of its most recent output.
+// Before the handshake is over, it is the start of the process.
 func (p *process) reason() written {
 	w := p.before()
 	p.since = &w
@@ -244,7 +243,7 @@ func (p *process) send(number int64, line []byte) bool {
 	if line = p.proto.outgoing(r, line); line == nil {
 		return true
 	}
-	before := p.output.now() // the process may answer as soon as it has the line
+	before := p.output.now() // read before the write, because the process may answer at once
 	ok := p.write(line)
 	if ok && r != nil && r.passed == nil {
 		r.given.line, r.given.at = raw, at
@@ -308,7 +307,7 @@ type heldLines struct {
 type heldLine struct {
 	number int64
 	line   []byte
-	answer *heldAnswer // if not nil, the message is this response to a question; line then only counts against the limit
+	answer *heldAnswer // the message in line, if it is a response to a question
 }
 
 // heldAnswer is the response of a session's client to a question that the process asked before it

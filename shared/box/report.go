@@ -37,7 +37,6 @@ func (p *process) report(state ProcessState, f *fault) {
 	}})
 }
 
-// logOf returns a logger for a state of the process.
 func (p *process) logOf(st ProcessStatus) *slog.Logger {
 	return p.box.log.With("server", p.box.server.Name, "process", st.Process, "session_id", st.Session,
 		"client", p.box.hide.Text(wire.ClientName(p.group.speaker.init)), "pid", st.PID, "state", string(st.State))
@@ -100,7 +99,7 @@ func (p *process) obituary() *fault {
 	how := "closed its stdin or stdout and did not exit"
 	e, exited := p.exit()
 	if exited && !isClosed(p.child.Abandoned()) {
-		how = e.String() // an abandoned process dies of a signal of the box, which would not be the cause
+		how = e.String() // after Abandoned, e would only name the signal of the box
 	}
 	since := p.reason()
 	words := p.output.words(since)
@@ -126,8 +125,8 @@ func (p *process) obituary() *fault {
 	return f
 }
 
-// cause says why the box told the process to end, in the words of the error for clients, without
-// its advice.
+// cause returns, for the log, why the box told the process to end. If that is an error for clients,
+// cause leaves out the advice in it.
 func (e *ending) cause() string {
 	switch {
 	case e.failed != nil:

@@ -35,7 +35,7 @@ type request struct {
 	modern  bool   // the client speaks 2026-07-28, so the request has the form of that version
 	line    []byte // the request in the form of earlier versions, kept if it may be sent again
 	sent    int64  // the number under which the process knows the request
-	task    *task  // the task that the box has made of the request in the process, nil for none
+	task    *task  // the task into which the box has turned the request, nil for none
 	retries int    // how often the process has asked to get the request again
 }
 
@@ -88,7 +88,7 @@ func idKey(id json.RawMessage) string {
 	return ""
 }
 
-// task is a tools/call in flight that the box has made a task in the process.
+// task is a task of the process into which the box has turned a tools/call.
 type task struct {
 	id json.RawMessage // id of the task, nil until the process has named it
 }

@@ -44,9 +44,8 @@ func (r *processRun) run() {
 	p.group.left(p)
 }
 
-// finish ends the open requests of a process that has ended. It reports whether the workspace may
-// be saved: the process exited with code 0, or the box stopped it. A process that died of a signal
-// must also have had no open request when the box stopped it.
+// finish ends the open requests of a process that has ended. It returns false if the workspace must
+// not be saved, because the process failed or was killed at work.
 func (r *processRun) finish() bool {
 	p := r.p
 	p.box.mu.Lock()
@@ -87,8 +86,8 @@ func (r *processRun) unsend(f *fault) (some bool) {
 	return some
 }
 
-// again gives the requests that this process has not read to another process, each request only
-// once. All other requests end with the error f.
+// again gives the requests that this process has not read to another process. A request that was
+// already given on, and all requests that were read, end with the error f.
 func (r *processRun) again(f *fault) {
 	p := r.p
 	for _, q := range p.conv.inOrder() {

@@ -7,8 +7,8 @@ type Scope string
 func (s Scope) wide() bool { return s == ScopePrincipal || s == ScopeShared }
 
 // Name returns the name of the process for a session. A process of one session has the session's
-// id as its name. A shared process is named "shared", or "principal-" and the hash of the
-// principal. A session without a known principal shares its process only in ScopeShared.
+// id as its name. A shared process is named "shared", or "principal-" and the argument principal,
+// which is a hash. A session without a known principal shares its process only in ScopeShared.
 func (s Scope) Name(sessionID, principal string) string {
 	switch {
 	case s == ScopeShared:
@@ -20,7 +20,7 @@ func (s Scope) Name(sessionID, principal string) string {
 	}
 }
 
-// The scopes. The zero value is ScopeSession.
+// The scopes. The zero value means ScopeSession.
 const (
 	ScopeSession   Scope = "session"   // each session has its own process
 	ScopePrincipal Scope = "principal" // all sessions of a principal share a process

@@ -134,8 +134,8 @@ func (s *session) tellAll() {
 	b.leave()
 }
 
-// call makes one call of the sink, with the box unlocked. Even if the sink panics, call locks the
-// box again, because tellAll then unlocks it.
+// call makes one call of the sink without the lock. The caller, tellAll, gets the lock back even if
+// the sink panics, because it unlocks it then.
 func (s *session) call(t pendingOutput) {
 	s.box.mu.Unlock()
 	defer s.box.mu.Lock()

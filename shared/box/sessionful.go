@@ -76,7 +76,7 @@ func (s *sessionful) begin() {
 	}
 }
 
-// set sends a request of the box itself.
+// set sends the box's own request for a setting.
 func (s *sessionful) set(method string, params map[string]string) {
 	raw, err := json.Marshal(params)
 	if err != nil {

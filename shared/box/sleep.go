@@ -25,7 +25,7 @@ const ControlFile = 5
 // the conversation and waits until a message needs it. [Box].mu guards asked, sent, over, kept and
 // discard; the channels order the accesses to the other fields.
 type nap struct {
-	control *memory.Control // nil if the program is no keeper that can freeze
+	control *memory.Control // speaks to the keeper; nil if there is none, or if it cannot freeze any more
 	image   memory.Process  // names the image, and says which process may get it
 
 	drowsy  chan struct{} // closed when [processRun.freeze] is to begin
@@ -40,7 +40,7 @@ type nap struct {
 	heard chan struct{} // closed when the box has taken all output of the process
 	rest  []byte        // the beginning of an output line that the process had not ended when it was frozen
 	cut   bool          // rest was too long, so the process cannot be kept
-	said  []byte        // the field rest of the earlier process whose memory this process got back, nil if it got none
+	said  []byte        // what rest was for the process whose memory this one got back, nil for none
 	heir  bool          // the process has taken over the conversation of a process that sleeps
 
 	needed chan struct{} // closed once a message needs the process
@@ -97,8 +97,8 @@ func (n *nap) bury(p *process) {
 	n.dead.Questions = slices.DeleteFunc(p.conv.frozenQuestions(), func(q frozenQuestion) bool { return !q.OfCall })
 }
 
-// dismiss ends a process that the box told to end. If its memory can be saved, dismiss starts the
-// freeze. If not, dismiss terminates the process.
+// dismiss makes the process end: it starts the freeze if the memory can be saved, and terminates the
+// process if not.
 func (p *process) dismiss() {
 	switch n := &p.nap; {
 	case p.child == nil || n.asked && !n.over:
@@ -380,7 +380,7 @@ func (r *processRun) wake(anew bool) (*frozen, error) {
 	fit, err := p.nap.control.Fit(wanted)
 	if err != nil {
 		p.nap.close()
-		return nil, nil // the process has ended, or will be told to end
+		return nil, nil // the end of the process is handled like that of any other
 	}
 	p.nap.image.Fit = fit
 	if !anew {

@@ -56,7 +56,7 @@ func (s *spread) add(line []byte) {
 }
 
 // answers returns the id of the message, once, as soon as the message is certainly a response.
-func (s *spread) answers() (id json.RawMessage, whole bool) {
+func (s *spread) answers() (id json.RawMessage, ok bool) {
 	if s.told || !s.ours || !s.result || s.id == nil {
 		return nil, false
 	}

@@ -132,7 +132,7 @@ func (s *stateless) notification(m wire.Message) (wire.Message, bool) {
 	return m, err == nil
 }
 
-// Limits for a request that the server asks to get again at once.
+// How often a process may ask to get a request again, and how long the box waits before it sends it.
 const (
 	maxRetries = 10
 	firstRetry = 50 * time.Millisecond

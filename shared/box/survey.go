@@ -61,7 +61,7 @@ func withCursor(params, cursor json.RawMessage) json.RawMessage {
 	members["cursor"] = cursor
 	with, err := json.Marshal(members)
 	if err != nil {
-		return params // the members were JSON before
+		return params // cannot happen: all members are JSON
 	}
 	return with
 }
@@ -97,8 +97,7 @@ func (v *survey) over() {
 	a.speaker.tell(pendingOutput{call: func(k Sink) { k.Lists(session, ticket, l) }})
 }
 
-// kind returns a hash of what a process was told about its client, and of its principal if own is
-// true; see [Lists].
+// kind returns [Lists].Kind; own is [Lists].Own.
 func (a *audience) kind(own bool) string {
 	var capabilities any
 	params := a.initParams()
@@ -109,7 +108,7 @@ func (a *audience) kind(own bool) string {
 	}
 	text, err := json.Marshal(said) // sorts the keys
 	if err != nil {
-		return "" // the parts were JSON before
+		return "" // cannot happen: all parts are JSON
 	}
 	sum := sha256.Sum256(text)
 	return base64.RawURLEncoding.EncodeToString(sum[:12])

@@ -32,7 +32,7 @@ type legacyTasks struct {
 type unconfirmedCall struct {
 	r     *request
 	end   wire.Message // the error, or the result that says isError
-	pages *wire.Pages  // the pages of the list so far
+	pages *wire.Pages  // the pages of tools/list that the box has read
 }
 
 func (t *legacyTasks) outgoing(r *request, line []byte) []byte {
@@ -47,7 +47,7 @@ func (t *legacyTasks) outgoing(r *request, line []byte) []byte {
 	return bridge.AsLegacyTask(line, t.life())
 }
 
-// needs reports whether the box must make a task of a call.
+// needs reports whether the box must turn a call into a task.
 func (t *legacyTasks) needs(r *request) bool {
 	name, _ := wire.String(wire.Lookup(r.line, "params", "name"))
 	return t.needed[name] && wire.Lookup(r.line, "params", "task") == nil

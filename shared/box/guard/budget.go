@@ -8,8 +8,8 @@ import (
 // roomWithin limits how long [Budget.Room] waits.
 const roomWithin = 10 * time.Second
 
-// Budget limits how many bytes of their servers' output the boxes of a program have in memory. A
-// nil Budget has no limit.
+// Budget limits how many bytes of the output of servers all boxes of a program have in memory. A nil
+// Budget has no limit.
 type Budget struct {
 	limit int
 

@@ -41,7 +41,7 @@ func (e *UnfitError) Error() string { return e.Why }
 // Pair makes a pair of connected sockets. The caller passes the file theirs to a keeper, and then
 // closes it.
 func Pair() (c *Control, theirs *os.File, err error) {
-	syscall.ForkLock.RLock() // macOS cannot create a socket that is not inherited
+	syscall.ForkLock.RLock() // no fork before CloseOnExec, for which macOS has no flag in Socketpair
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 	if err == nil {
 		unix.CloseOnExec(fds[0])
@@ -64,7 +64,7 @@ func newControl(conn net.Conn) *Control {
 	return &Control{conn: conn, in: bufio.NewReaderSize(conn, maxMessage)}
 }
 
-// Close closes the connection.
+// Close closes the runner's end of the socket.
 func (c *Control) Close() { _ = c.conn.Close() }
 
 // message is one line of JSON in either direction, with exactly one of these members.

@@ -25,7 +25,7 @@ const keyBytes = 32
 // Root is the secret of a machine, from which the keys of all its tenants are derived.
 type Root struct{ secret []byte }
 
-// Tenant is the key of one tenant, which cannot decrypt images of another tenant.
+// Tenant is the key of one tenant. It cannot decrypt the images of another tenant.
 type Tenant struct {
 	name   string
 	secret []byte

@@ -44,8 +44,8 @@ const (
 // format is the version of the format of images.
 const format = 1
 
-// Fit says which keepers can thaw an image, as key-value pairs, all of which must be equal; see
-// [Control.Fit].
+// Fit describes a keeper and its machine. A keeper can thaw an image only if its Fit equals that of
+// the image; see [Control.Fit].
 type Fit map[string]string
 
 // Header is the part of an image that is not encrypted. Each chunk authenticates the header.
@@ -55,7 +55,7 @@ type Header struct {
 	Install    string    `json:"install"` // a digest of the command with which the process was started
 	Tenant     string    `json:"tenant"`
 	Box        string    `json:"box"`
-	Process    string    `json:"process"` // name of the process in the box
+	Process    string    `json:"process"`
 	Generation int64     `json:"generation"`
 	Saved      time.Time `json:"saved"`
 	Salt       []byte    `json:"salt"`

@@ -63,7 +63,7 @@ func newSealer(to io.Writer, key Tenant, h Header) (*sealer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := to.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(header))), header...)); err != nil { //nolint:gosec // at most maxHeader
+	if _, err := to.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(header))), header...)); err != nil { //nolint:gosec // the length is at most maxHeader
 		return nil, err
 	}
 	return &sealer{to: to, crypt: c, plain: make([]byte, 0, chunkBytes)}, nil

@@ -17,7 +17,7 @@ import (
 
 const (
 	drainWait  = 500 * time.Millisecond // how long output is read after the exit of the process
-	drainReads = 64                     // the most reads of that output; together they read more than a pipe can contain
+	drainReads = 64                     // the most reads after the exit; together they read more than a pipe can contain
 )
 
 // Grace is how long a process may take to exit, step by step.
@@ -282,7 +282,7 @@ func (d *drain) Read(p []byte) (int, error) {
 }
 
 func (d *drain) expire() {
-	// This fails only if the file is closed, and then no read blocks.
+	// An error does not matter: the file is closed, and no read blocks.
 	_ = d.f.SetReadDeadline(time.Now().Add(drainWait))
 }
 

@@ -8,9 +8,8 @@ import (
 // children is the processes that this program has started with [Start] and not reaped yet.
 var children = register{pids: map[int]bool{}}
 
-// register is a set of pids. The lock called starts is held for reading while a process is started,
-// or is removed from the set. Whoever holds that lock for writing finds every started process in
-// the set.
+// register is a set of the pids of started processes. The lock starts is held for reading while a
+// process is started and added. So a caller that holds it for writing misses no process.
 type register struct {
 	starts sync.RWMutex
 	mu     sync.Mutex
@@ -37,8 +36,8 @@ func (r *register) ended(pid int) {
 	delete(r.pids, pid)
 }
 
-// Started reports whether a pid, which the caller has seen before the call, is that of a process
-// that this program has started with [Start] and not reaped.
+// Started reports whether this program has started the process with this pid by [Start], and has not
+// reaped it. Started first waits for the calls of Start that are under way.
 func Started(pid int) bool {
 	children.starts.Lock()
 	defer children.starts.Unlock()

@@ -1,5 +1,5 @@
 package proc
 
-// MarkEnv is the environment variable by whose value, the mark, [EndMarked] finds a process. Programs
-// that the process starts inherit the variable.
+// MarkEnv is an environment variable. [EndMarked] finds processes by its value, the mark. Programs
+// that a process starts inherit the variable.
 const MarkEnv = "DORMOUSE_PROCESS"

@@ -109,8 +109,8 @@ func folders() (inodes map[int]uint64, err error) {
 // direntName is the offset of the name in a directory entry of getdents64.
 const direntName = 19
 
-// settled is how long after the first sighting of a process each look reads its mark again. A
-// process that was just forked may get another environment when it executes its program.
+// Until settled has passed since a process was first seen, each look reads its mark again: a process
+// that was just forked may get another environment when it executes its program.
 const settled = time.Second
 
 // seen caches the marks of this machine's processes.

@@ -99,7 +99,7 @@ func (l *LineReader) Next() ([]byte, error) {
 	}
 }
 
-// TooLong is the error for a line that is over the limit.
+// TooLong is the error for a line that is over the limit, or for which there was no memory.
 type TooLong struct {
 	Bytes      int  // length of the line
 	Full       bool // the line is within the limit, but the budget had no room for it

@@ -23,8 +23,8 @@ const (
 )
 
 // Reap makes this program reap the orphans that it has adopted, as soon as they end. Only the
-// first call has an effect. Reap never reaps a process that package os has started, for which this
-// program has a pidfd. Linux before 5.4 has no such pidfds, and Reap does nothing there.
+// first call has an effect. Reap never reaps a process that package os has started: it recognizes
+// the process by its pidfd. Linux before 5.4 has no such pidfds, and Reap does nothing there.
 func Reap() { reaping.Do(reap) }
 
 var reaping sync.Once
@@ -57,7 +57,6 @@ func haveEnded() bool {
 	return err == nil && some.Signo != 0
 }
 
-// reapOrphans reaps the orphans that have ended.
 func reapOrphans() {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is well formed
 	fds := map[int]int{}                           // pidfds by pid

@@ -10,8 +10,8 @@ import (
 const maxTelling = 20
 
 var (
-	// idle matches lines that follow the reason of a failure and never name it: advice, and what
-	// Node prints of the stack and the members of an error.
+	// idle matches lines that come after the reason of a failure and do not name it: advice, and
+	// the stack and the members of an error in Node.
 	idle = regexp.MustCompile("^\\s*at |^\\s*\\.\\.\\. \\d+ (lines matching|more)|^Node\\.js v\\d|^\\s+\\[?\\w+\\]?: .*[,{\\[]$|^\\s+(errno|code|syscall|address|port|path|url): |" +
 		"triggerUncaughtException\\(|^\\(Use `node |^note: run with `RUST_BACKTRACE|^(Run|See) '.* --help'|npm notice|A complete log of this run|For further information visit")
 	// frame matches the line of a frame in a Python traceback.

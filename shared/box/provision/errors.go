@@ -32,7 +32,7 @@ type Error struct {
 // Error returns the text of the cause, with the exit code and the output of the installer.
 func (e *Error) Error() string { return e.Err.Error() }
 
-// Unwrap returns the cause.
+// Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
 // installError returns the [*Error] for an install that failed with err. If err is nil or is an
@@ -80,8 +80,8 @@ func full(cache string, err error) error {
 	return fmt.Errorf("%s: %w", text, err)
 }
 
-// detail wraps an error so that its text can follow a text about what failed, for example " (exit
-// 1): no network".
+// detail wraps an error so that its text continues another one: the text begins with ": ", or with
+// the end of a command, as in " (exit 1): no network".
 type detail struct{ err error }
 
 func (d detail) Error() string {

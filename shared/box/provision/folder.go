@@ -19,7 +19,7 @@ func CacheFolder(folder, data string) (string, error) {
 
 func cacheFolders(data string) []string {
 	var folders []string
-	// Other users cannot read below root's home, and servers may run as another user.
+	// The cache of root is left out, because servers that run as another user cannot read it.
 	if own, err := os.UserCacheDir(); err == nil && os.Geteuid() != 0 {
 		folders = append(folders, filepath.Join(own, "dormouse"))
 	}

@@ -80,7 +80,7 @@ func (s *provisioning) unpacked(ctx context.Context, home string, r recipe) (dir
 		return "", false
 	}
 	s.log.Info("unpacked", "kind", r.kind, "what", r.what, "folder", home, "seconds", time.Since(begun).Seconds())
-	return dir, true // no size is recorded, so Tidy measures the folder if necessary
+	return dir, true // its size is not recorded: Tidy measures the folder if necessary
 }
 
 // unpack unpacks an install into a temporary folder, and renames that folder when it is complete.
@@ -173,7 +173,7 @@ func (s *provisioning) clean(dir string) error {
 
 // credentials returns those parts of a variable that are credentials.
 func credentials(name, value string) []string {
-	const least = 6 // a shorter word would be found in any package
+	const least = 6 // bytes; a shorter word may be in a package by chance
 	var found []string
 	for _, word := range strings.Fields(value) {
 		if in := userinfo.FindStringSubmatch(word); in != nil {

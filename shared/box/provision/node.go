@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// nodeVersion is a script that prints everything that decides whether compiled packages fit.
+// nodeVersion is a script that prints all that compiled packages depend on.
 const nodeVersion = "console.log(process.version,process.versions.modules,process.platform,process.arch)"
 
 // node installs the packages of package-lock.json in Server.HostPath, or those that package.json

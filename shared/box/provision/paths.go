@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// host returns the path of the folder to copy, with links resolved, or "" if there is none. The
-// argument home is the user's home folder, which host refuses if Auto infers it.
+// host returns the path of the folder to copy, with links resolved, or "" if there is none. Auto may
+// not infer home, the home folder of the user.
 func (s Server) host(home string) (string, error) {
 	path := s.HostPath
 	if path == Auto {
@@ -126,16 +126,15 @@ func unwrapVenv(dir string) string {
 	return dir
 }
 
-// inVenv reports whether VENV/BIN, made of the two names, is a usual path of the programs in a
-// virtual environment.
+// inVenv reports whether venv and bin are usual names of a virtual environment, and of the folder
+// with its programs.
 func inVenv(venv, bin string) bool {
 	return slices.Contains([]string{".venv", "venv", "env", ".env"}, venv) && (bin == "bin" || bin == "Scripts")
 }
 
-// rewrite adapts the command line to the workspace. It changes paths below Server.HostPath into
-// paths in the copy. Programs of a virtual environment below Server.HostPath become plain names,
-// because they are installed anew. The result plain is that name if the command is such a program,
-// and "" if not.
+// rewrite adapts the command line to the workspace: it changes paths below Server.HostPath into paths
+// in the copy. A command in a virtual environment, which is made anew, becomes a name without a
+// folder. The result plain is the name of such a command, and "" for any other.
 func (s *provisioning) rewrite() (plain string, err error) {
 	l := &s.launch
 	from := []string{s.host}
@@ -186,9 +185,9 @@ func rewritePath(path string, oldDirs []string, newDir string) string {
 	return path
 }
 
-// rewriteCommand changes the path of a command as rewritePath does, and plain is "". If the command
-// is a program in a virtual environment of the project, however, moved and plain are its name
-// without a folder. If that program is a Python, moved is "python".
+// rewriteCommand is rewritePath for a command. If the command is in a virtual environment of the
+// project, moved and plain are its name without a folder, but moved is "python" for each Python. For
+// any other command plain is "".
 func rewriteCommand(cmd string, oldDirs []string, newDir string) (moved, plain string) {
 	moved = rewritePath(cmd, oldDirs, newDir)
 	local := moved != cmd || !filepath.IsAbs(cmd) && strings.Contains(cmd, "/")

@@ -232,8 +232,8 @@ func (s *provisioning) dependencies(ctx context.Context) error {
 		s.launch.Command = "python" // the interpreter of the virtual environment, which was made with the Python in the command
 	}
 	if plain != "" && python == "" {
-		// A virtual environment is not copied, and no file such as requirements.txt lists its
-		// packages. The process can use only an interpreter without these packages.
+		// No manifest lists the packages of the virtual environment, which was not copied. So the
+		// process gets an interpreter without these packages.
 		s.launch.Command = s.firstProgram(s.launch.Command, plain, "python3")
 	}
 	return s.node(ctx)

@@ -17,10 +17,10 @@ func pythonManifests() []string {
 	return []string{"requirements.txt", "pyproject.toml", "setup.py", "setup.cfg"}
 }
 
-// pythonVersion is a script that prints everything that decides whether an install fits.
+// pythonVersion is a script that prints all that an install depends on.
 const pythonVersion = "import sys,sysconfig;print(sys.implementation.cache_tag,sys.version.split()[0],sysconfig.get_platform())"
 
-// platform returns the part of pythonVersion's output that decides which package files fit.
+// platform returns the part of pythonVersion's output on which the choice of package files depends.
 func platform(version string) string {
 	words := strings.Fields(version)
 	if len(words) != 3 {
@@ -29,7 +29,7 @@ func platform(version string) string {
 	return words[0] + " " + words[2]
 }
 
-// python installs the dependencies that pythonManifests in Server.HostPath declare. The process
+// python installs the dependencies that the Python manifests in Server.HostPath declare. The process
 // will run in the virtual environment of the install. python returns the folder of the install, ""
 // if there are no manifests. The argument hint is the interpreter of the server's own command.
 func (s *provisioning) python(ctx context.Context, hint string) (string, error) {
@@ -89,7 +89,7 @@ func (s *provisioning) enter(venv, dir string) {
 	s.launch.Reads = append(s.launch.Reads, dir)
 }
 
-// pythonWants is what the files of pythonManifests in Server.HostPath ask for.
+// pythonWants is what the Python manifests in Server.HostPath ask for.
 type pythonWants struct {
 	requirements bool     // there is a requirements.txt
 	text         string   // all requirements in one text, without those that name folders

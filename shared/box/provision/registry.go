@@ -57,16 +57,16 @@ func (s *provisioning) npm(r request) (h handler, ok bool) {
 	return h, true
 }
 
-// npmCommand returns a command line of npm, with options that keep npm from executing code of
-// packages, and programs that a project's settings name.
+// npmCommand returns a command line of npm. Its options keep npm from executing code of packages, or
+// programs that the settings of a project name.
 func npmCommand(npm string, args ...string) []string {
 	return append([]string{npm, args[0], "--ignore-scripts", "--git=git", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"}, args[1:]...)
 }
 
 // npmCI installs the packages of the package-lock.json in b.dir.
 func (s *provisioning) npmCI(ctx context.Context, b build, npm, node string) error {
-	// The lock has hashes, so npm need not ask the registry about packages in its cache. If the
-	// bytes are wrong, npm fetches the file again; with longer timeouts npm would take minutes.
+	// npm may use what is in its cache, because the lock has hashes. With its usual pauses npm would
+	// take minutes to give up a file with wrong bytes.
 	if _, err := (command{argv: npmCommand(npm, "ci", "--prefer-offline", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=10000"), dir: b.dir, env: s.environ(), log: b.log}).run(ctx); err != nil {
 		return fmt.Errorf("npm ci: %w", err)
 	}

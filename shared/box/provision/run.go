@@ -39,8 +39,8 @@ type commandError struct {
 	said string // the end of the command's stderr
 	more string // all of stderr that was kept
 	hint string // advice, "" for none
-	// lacks is "" or the beginning of the error for the user: that the disk is full, or which
-	// package or version the index does not have.
+	// lacks says that the disk is full, or which package or version the index does not have; ""
+	// for neither. The error for the user begins with it.
 	lacks string
 }
 

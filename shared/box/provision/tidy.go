@@ -58,8 +58,8 @@ func (s *Provisioner) hold(ctx context.Context, home string) error {
 	return nil
 }
 
-// Close releases the locks on the installs that the Provisioner has returned. No process may use
-// them any more.
+// Close releases the locks on the installs that the Provisioner has returned. Call it when no process
+// uses these installs any more.
 func (s *Provisioner) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,7 +15,7 @@ type request struct {
 	kind    string   // "npm" or "pypi"
 	word    string   // the package as the command line names it
 	spec    string   // the package with its version, range or tag, in the form for the installer
-	name    string   // the name of the package
+	name    string   // the package without a version
 	with    []string // further packages
 	python  string   // the Python that the command line names, "" for any
 	program string   // the program of the package; "" for the one that npx would choose

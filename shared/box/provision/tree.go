@@ -178,8 +178,8 @@ func inside(src *os.Root, real, name string) (string, error) {
 		if to, err = filepath.Rel(path.Dir(name), rel); err != nil {
 			return "", err
 		}
-		// os.Root cannot follow an absolute link, so nothing more is checked here. The copy is a
-		// relative link, which is followed only within the workspace.
+		// Links on its way are not checked, because os.Root follows no absolute link. They do no
+		// harm: the copy is a relative link, which is followed only within the workspace.
 		return to, nil
 	}
 	if !filepath.IsLocal(path.Join(path.Dir(name), to)) {

@@ -102,8 +102,8 @@ func (s *provisioning) runUv(ctx context.Context, b build, in pythonInstall, w W
 	c := command{argv: append([]string{uv}, args...), dir: b.dir, env: s.environ(settings...), log: b.log}
 	run := func() ([]byte, error) { return c.run(ctx) }
 	if w.Folder != "" {
-		// The interpreter of a version manager may be a script that needs all of the version
-		// manager, so ask it for the real interpreter.
+		// The interpreter may be a script of a version manager, which the sandbox does not have. So
+		// it is asked here, outside of the sandbox, for the real interpreter.
 		real, err := command{argv: []string{in.interpreter, "-I", "-c", "import sys;print(sys.executable)"}, env: s.environ()}.run(ctx)
 		if err != nil {
 			return nil, err

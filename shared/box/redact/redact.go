@@ -247,9 +247,8 @@ func (r *Redactor) begun(f flat, minimum int) int {
 	return first
 }
 
-// Before returns how many bytes of s can be printed now, although more text will follow: all but a
-// possible beginning of a secret at the end. If wholeLines is set, Before counts complete lines
-// only.
+// Before returns how many bytes of s can be printed before more text has come. The bytes after them
+// may begin a secret. If wholeLines is set, Before counts complete lines only.
 func (r *Redactor) Before(s []byte, wholeLines bool) int {
 	f := flatten(string(s))
 	spans, end := r.find(f), len(s)
@@ -288,9 +287,8 @@ func (r *Redactor) Begin(s string) string {
 	return s
 }
 
-// End replaces the beginning of a secret if s ends with it, because the process may have stopped
-// in the middle of a secret. If s ends with a line end, End replaces only beginnings of six bytes
-// or more.
+// End replaces the beginning of a secret at the end of s, because the process may have stopped in the
+// middle of a secret. The beginning must have three bytes, or six if a line end follows it.
 func (r *Redactor) End(s string) string {
 	f := flatten(s)
 	i := r.begun(f, minPart)

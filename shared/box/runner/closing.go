@@ -81,8 +81,8 @@ func reconnectionOf(err error) reconnection {
 	}
 	switch s := refused.Status; {
 	case s == http.StatusTooManyRequests || s == http.StatusServiceUnavailable || s == http.StatusForbidden:
-		// The gateway also answers 403 when it throttles the relay function. A runner without a
-		// valid pass gets 401 instead.
+		// The gateway also answers 403 when it throttles the Lambda function of the relay. A
+		// runner without a valid pass gets 401 instead.
 		return reconnectLater
 	case s == http.StatusRequestTimeout || s >= http.StatusInternalServerError:
 		return reconnect

@@ -259,7 +259,7 @@ func (in *inflight) closePull() {
 
 // resumeInflight continues after a [frame.Welcome]. Of the messages that had to wait, it executes
 // those that were sent to the present generation (see [Config].Gen). It drops the others: the host
-// finds in the store that their generation has ended.
+// finds that their generation has ended, and repeats them or ends them with an error.
 func (in *inflight) resumeInflight(moved, fresh bool) {
 	waits := in.waits
 	in.waits = nil

@@ -28,7 +28,7 @@ const (
 	maxRounds    = 5           // Run ends after so many refusals within roundsWithin, if they may be this runner's fault
 	maxDrain     = time.Hour   // the longest time that a [frame.Drain] may give
 	looseAfter   = time.Minute // after this long without a connection, [Runner.Event] does not block any more
-	maxQuestions = 80_000      // bytes of question ids in a [frame.Hello]; the others are left out
+	maxQuestions = 80_000      // bytes of question ids in a [frame.Hello]; further ids are left out
 	maxKept      = 64          // frames that are kept for the next connection
 )
 
@@ -185,7 +185,7 @@ func (ls *links) received(lk *link, data []byte, err error) {
 		return
 	}
 	if len(data) == 0 {
-		return // the gateway may pass on a function's empty answer as an empty message
+		return // the gateway may pass on the empty answer of a Lambda function as an empty message
 	}
 	f, err := frame.Decode(data)
 	if part, ok := f.(frame.Part); ok {
@@ -207,8 +207,8 @@ func (ls *links) received(lk *link, data []byte, err error) {
 	ls.life.frame(lk, f)
 }
 
-// unreadable logs a message that is no frame, for example the gateway's own message about a failed
-// function. Of frames in another protocol version, it logs only the first of a connection.
+// unreadable logs a message that is no frame, for example the gateway's own message about a Lambda
+// function that failed. Of frames in another protocol version, it logs only the first of a connection.
 func (ls *links) unreadable(lk *link, size int, err error) {
 	if _, ok := errors.AsType[*frame.VersionError](err); ok {
 		if lk.foreign {

@@ -34,7 +34,7 @@ type outboxes struct {
 type outbox struct {
 	session storage.ID
 	ticket  string        // the ticket of the newest delivery
-	seq     int64         // the number of the last batch, which grows as long as this runner runs
+	seq     int64         // the number of the last batch; after an outbox was forgotten, the next one goes on from seqs
 	next    storage.Index // index of the next standalone event; 0 if only the host knows it
 	unacked *batch
 	common  [][]byte        // standalone events that are in no batch yet

@@ -1,4 +1,4 @@
-// Package runner is the box's end of the relay, through which functions (the host) and a box
+// Package runner is the box's end of the relay, through which Lambda functions (the host) and a box
 // exchange messages. Package relay explains the protocol and its words; package relayserver is the
 // host's end.
 //

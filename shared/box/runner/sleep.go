@@ -25,8 +25,8 @@ type sleep struct {
 	queries    *queries
 	farewell   *farewell
 
-	halted   int  // inflight.delivered+1 when all processes were last halted, 0 if never; see hasty
-	yielded  int  // inflight.delivered+1 when the host last asked for memory, 0 if never
+	halted   int  // inflight.delivered when all processes were last halted, plus one; 0 for never
+	yielded  int  // inflight.delivered when the host last asked for memory, plus one; 0 for never
 	asking   bool // the Executor was asked whether the box is idle, and has not answered
 	watching bool // the Executor is being asked, or will be asked when the alarm idle fires
 	idle     alarm
@@ -173,8 +173,7 @@ func (fw *farewell) byeTaken(f frame.ByeOK) {
 	})
 }
 
-// takeBack sends a [frame.Hello] after a [frame.Bye], on the same connection but with a new
-// number.
+// takeBack takes a bye back, by a [frame.Hello] with a new number on the same connection.
 func (fw *farewell) takeBack() {
 	if fw.links.stage != parting && fw.links.stage != lingering {
 		return
@@ -191,9 +190,8 @@ func (fw *farewell) takeBack() {
 // and the bye must reach the host.
 const drainSlack = 20 * time.Second
 
-// expectDeadline sets the timers for the end of the runner's time. If that time is too short for a
-// message that takes Longest, the runner drains after half of the time, although a message may be
-// cut off.
+// expectDeadline sets the timers for the end of the runner's time. If the time is too short for a
+// message that takes Longest, the runner drains after half of it. The end may then cut off a message.
 func (sl *sleep) expectDeadline() {
 	if sl.cfg.Deadline.IsZero() {
 		return

@@ -59,9 +59,9 @@ func (s *Sandbox) watch(pid int, stop <-chan struct{}) {
 	}
 }
 
-// memory returns how many bytes the processes use: their private memory, plus the greater of two
-// overlapping amounts, the shared memory that they have mapped and the contents of their files in
-// memory. The function measure returns the private and the shared bytes of one process.
+// memory returns how many bytes the processes use. The shared memory that they have mapped and the
+// contents of their files in memory overlap, so only the greater of the two counts. The function
+// measure returns the private and the shared bytes of one process.
 func (s *Sandbox) memory(all []int, measure func(pid int) (private, shared int64)) int64 {
 	var private, shared, held int64
 	seen := map[uint64]bool{}

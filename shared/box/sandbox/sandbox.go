@@ -1,5 +1,5 @@
 // Package sandbox runs an untrusted program with fewer rights than its caller has. The package
-// needs no privileges, and hides the means of the kernel: users, capabilities, limits, Landlock
+// needs no privileges. It uses what the kernel has for that: users, capabilities, limits, Landlock
 // and seccomp. Go cannot apply these between fork and exec, so the package starts a helper
 // process, the shim.
 //
@@ -17,7 +17,7 @@
 // # What holds, and where it does not
 //
 //	promise                          by                     where it is missing
-//	no capability, none to be got    no_new_privs, capset   –
+//	no capability, now or later      no_new_privs, capset   –
 //	no descriptor, no variable of    the shim               –
 //	  the runner; own session
 //	a user of its own                a uid by workspace     the runner is not root
@@ -121,7 +121,7 @@ type Policy struct {
 // Reserved is how many bytes RLIMIT_DATA allows a process in addition to its [Policy.Memory]. The
 // kernel counts writable address space when a process reserves it, even if no memory is used for
 // it yet. V8 reserves 512 MiB for compiled code, which is writable since Node 24. A process that
-// reserves nothing can use 512 MiB more memory.
+// reserves nothing can use 512 MiB more than Memory.
 const Reserved = 512 << 20
 
 // Sockets says which sockets a program may open.
@@ -186,7 +186,7 @@ type Error struct {
 // Error names the step and the cause.
 func (e *Error) Error() string { return fmt.Sprintf("sandbox: %s: %v", e.Step, e.Err) }
 
-// Unwrap returns the cause.
+// Unwrap returns Err.
 func (e *Error) Unwrap() error { return e.Err }
 
 // Sandbox confines one program at a time, with all the programs it starts. Its methods

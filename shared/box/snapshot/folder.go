@@ -58,8 +58,8 @@ func (f *Folder) Get(_ context.Context, key string, _ int64) (io.ReadCloser, tim
 	return file, info.ModTime(), nil
 }
 
-// open opens a file of a key. The function choose returns the file's name from the pointer. open
-// fails with [ErrNone] if the name is "".
+// open opens the archive or the memory image of a key; choose returns its name in the pointer (see
+// [Folder]). open fails with [ErrNone] if the name is "".
 func (f *Folder) open(key string, choose func(pointer) string) (*os.File, fs.FileInfo, error) {
 	none, dir := fmt.Errorf("%w in the folder of snapshots", ErrNone), f.of(key)
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
@@ -69,7 +69,7 @@ func (f *Folder) open(key string, choose func(pointer) string) (*os.File, fs.Fil
 	if err != nil {
 		return nil, nil, err
 	}
-	defer unlock() // an open file stays readable after it is replaced or deleted
+	defer unlock() // from then on the open file may be replaced or deleted, and stays readable
 	p, err := f.current(key)
 	if err != nil {
 		return nil, nil, err
@@ -282,7 +282,7 @@ func (f *Folder) Sweep(_ context.Context, age time.Duration) (int, error) {
 }
 
 // newest returns the latest modification time of the files in the folder of a key. Get changes the
-// time of the pointer, so a read counts too.
+// time of the file "current", so a read counts too.
 func newest(dir string) time.Time {
 	var last time.Time
 	entries, err := os.ReadDir(dir)
@@ -320,10 +320,9 @@ func (f *Folder) of(key string) string {
 	return filepath.Join(f.path, hex.EncodeToString(sum[:]))
 }
 
-// current reads the pointer of a key, the zero pointer if there is none.
 func (f *Folder) current(key string) (pointer, error) { return pointerIn(f.of(key)) }
 
-// pointerIn reads the pointer in the folder of a key, the zero pointer if there is none.
+// pointerIn reads the file "current" in the folder of a key. Without such a file the result is zero.
 func pointerIn(dir string) (pointer, error) {
 	var p pointer
 	text, err := os.ReadFile(filepath.Join(dir, pointerFile))
@@ -353,8 +352,8 @@ func (p pointer) write(dir string) error {
 	return durable.WriteFile(filepath.Join(dir, pointerFile), text, 0o600)
 }
 
-// lock locks the folder against all other commits, reads and removals. No caller may write a
-// snapshot while it has the lock.
+// lock locks the folder against all other commits, reads and removals. So that these do not wait
+// long, no caller may write a snapshot while it has the lock.
 func (f *Folder) lock() (unlock func(), err error) {
 	if err := os.MkdirAll(f.path, 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder of snapshots: %w", err)

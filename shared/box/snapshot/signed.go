@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// Host gives a [Signed] store the URLs to read from and to write to, and stores the pointers. Only
-// the host has rights in the bucket, so a runner can reach only the snapshots of its own box. Each
-// URL is for one snapshot, and is valid for a limited time.
+// Host gives a [Signed] store the URLs to read from and to write to, and remembers which snapshot of
+// a key is the newest. Only the host has rights in the bucket, so a runner can reach only the
+// snapshots of its own box. Each URL is for one snapshot, and is valid for a limited time.
 type Host interface {
 	// Newest returns the URL of the newest snapshot of a key, the snapshot's SHA-256 in
 	// hexadecimal, and the time at which it was saved. The result sum is "" if the host does not

@@ -72,8 +72,8 @@ type Store interface {
 	Delete(ctx context.Context, key string, gen int64) error
 }
 
-// Key returns the key of an owner's snapshot in a box. The owner is a session, "principal-" and
-// the hash of a principal, or "shared". Keys of different boxes are never equal. Whoever ends a
+// Key returns the key of an owner's snapshot in a box. The owner is the id of a session,
+// "principal-HASH" or "shared". Keys of different boxes are never equal. Whoever ends a
 // session while its box is asleep must delete the snapshot of the session.
 func Key(box, owner string) string { return box + "\x00" + owner }
 

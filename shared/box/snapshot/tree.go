@@ -75,7 +75,7 @@ func (t tree) hidden(name string) bool {
 	return false
 }
 
-// skipped reports whether a name is in the dependencies or caches, which snapshots leave out.
+// skipped reports whether a path is in a folder of dependencies or caches, which snapshots leave out.
 func skipped(name string) bool {
 	first, _, _ := strings.Cut(name, "/")
 	return slices.Contains([]string{".venv", ".cache", ".tmp", "node_modules"}, first)
@@ -156,7 +156,8 @@ func (s *scanner) folder(name string) error {
 	return nil
 }
 
-// unread records that a folder cannot be read because of err.
+// unread handles err, the error of reading a folder. If the folder is gone or may not be read, unread
+// records that and returns nil.
 func (s *scanner) unread(name string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && name != ".":

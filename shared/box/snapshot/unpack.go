@@ -120,13 +120,11 @@ func readError(ctx context.Context, err error) error {
 // sourceError wraps an error of the store from which a snapshot is read.
 type sourceError struct{ error }
 
-// Unwrap returns the error of the store.
 func (e *sourceError) Unwrap() error { return e.error }
 
 // source is a reader that wraps errors of the store as sourceError.
 type source struct{ r io.Reader }
 
-// Read implements io.Reader.
 func (s source) Read(p []byte) (int, error) {
 	n, err := s.r.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
@@ -258,9 +256,8 @@ func (u *unpacker) entry(name string, h *tar.Header) error {
 	return err
 }
 
-// inside calls the function makeEntry. If makeEntry fails because the folder of the entry does not
-// exist, inside makes the folder and calls makeEntry again, but not for the archive of a whole
-// folder.
+// inside calls the function makeEntry. The archive of a workspace may lack the folder of an entry: if
+// makeEntry fails for that reason, inside makes the folder and calls makeEntry again.
 func (u *unpacker) inside(name string, makeEntry func() error) error {
 	err := makeEntry()
 	if errors.Is(err, fs.ErrNotExist) && !u.whole {
