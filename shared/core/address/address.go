@@ -29,7 +29,7 @@ func Public(a netip.Addr) bool {
 	}
 	if b := a.AsSlice(); a.Is6() {
 		switch {
-		case netip.MustParsePrefix("64:ff9b::/96").Contains(a): // NAT64; 64:ff9b:1::/48 is of a local network
+		case netip.MustParsePrefix("64:ff9b::/96").Contains(a): // NAT64, but not 64:ff9b:1::/48, which is of a local network
 			return Public(netip.AddrFrom4([4]byte(b[12:16])))
 		case b[0] == 0x20 && b[1] == 0x02: // 6to4
 			return Public(netip.AddrFrom4([4]byte(b[2:6])))

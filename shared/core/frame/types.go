@@ -88,8 +88,8 @@ type Events struct {
 	Payload []byte      `json:"-"`
 }
 
-// EventItem describes the events of one stream in a batch, in order. The payload of the frame
-// has the bytes of the events, in the order of the items.
+// EventItem describes the events of one stream in a batch. The payload of the frame has the bytes of the
+// events, in the order of the items.
 type EventItem struct {
 	Ticket string           `json:"ticket"`
 	Stream storage.StreamID `json:"stream,omitempty"` // "" for the standalone stream

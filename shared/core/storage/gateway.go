@@ -31,7 +31,7 @@ type Clients interface {
 type Account struct {
 	Over   Gateway
 	Tenant string // "" if the caller was refused
-	// Principal is the caller; "" for frames of runners and events, which have no caller.
+	// Principal is the caller; "" for events and for frames of runners, which have no caller.
 	Principal string
 	Server    string // name of a configured server, or ""
 	Session   ID
@@ -41,7 +41,7 @@ type Account struct {
 	Code      Code          // of the error that the client got, or ""
 }
 
-// Gateway is the service that invoked a function.
+// Gateway is the service that invoked a Lambda function.
 type Gateway string
 
 // Values of Account.Over.

@@ -239,7 +239,7 @@ type Batch struct {
 	Seq     int64         // the runner's batch number in its generation; 0 for a batch of an instance
 	Final   bool          // the last event is the last of the stream
 	Retry   time.Duration // Event.Retry of the last event
-	Events  [][]byte      // one line each; 1 to MaxBatchEvents, MaxBatchBytes together
+	Events  [][]byte      // 1 to MaxBatchEvents of one line each, at most MaxBatchBytes together
 	Expires time.Time
 	// Once makes Append return Duplicate, and not nil, if the batch is there already. The store
 	// does not keep Once.

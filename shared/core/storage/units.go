@@ -2,8 +2,8 @@ package storage
 
 // Units are amounts that AWS bills, each in the unit of its price, for one call or any number of calls.
 type Units struct {
-	Invocations       float64 `json:"invocations,omitempty"`        // of functions
-	GBSeconds         float64 `json:"gb_seconds,omitempty"`         // of functions
+	Invocations       float64 `json:"invocations,omitempty"`        // of Lambda functions
+	GBSeconds         float64 `json:"gb_seconds,omitempty"`         // of Lambda functions
 	Requests          float64 `json:"requests,omitempty"`           // of the REST API, one for each started 10 MB of the answer
 	Messages          float64 `json:"messages,omitempty"`           // of WebSocket APIs, both ways, one for each started 32 KB
 	ConnectionMinutes float64 `json:"connection_minutes,omitempty"` // of WebSocket APIs

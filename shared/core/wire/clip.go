@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Clip shortens a text that a client has sent, for a log line or an error: to 64 bytes and its length.
+// Clip shortens a text that a client has sent, for a log line or an error: to its first 64 bytes and its length.
 func Clip(s string) string {
 	const most = 64
 	if len(s) <= most {

@@ -35,7 +35,7 @@ type Message struct {
 	ID json.RawMessage
 	// Method is the decoded method name, "" on a response.
 	Method string
-	// Params is a JSON object or array, nil when absent or null.
+	// Params of a request or a notification is a JSON object; nil when absent, null or [].
 	Params json.RawMessage
 	// Result and Error: a response has one of the two, and the other is nil. Result is
 	// any JSON value, Error is a JSON object.
