@@ -46,7 +46,7 @@ type block struct {
 	Text string `json:"text"`
 }
 
-// limit is the data of the answer to a request that a limit refuses.
+// limit is the member dormouse/limit in the _meta of a refused call.
 type limit struct {
 	Kind    string `json:"kind"`
 	Scope   string `json:"scope,omitempty"`

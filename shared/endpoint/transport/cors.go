@@ -80,7 +80,7 @@ func allowedHeaders(h http.Header, names ...string) string {
 // "forbidden request-header").
 var forbiddenHeader = regexp.MustCompile(`(?i)^(accept-charset|accept-encoding|access-control-.*|connection|content-length|cookie2?|date|dnt|expect|host|keep-alive|origin|referer|set-cookie|te|trailer|transfer-encoding|upgrade|via|proxy-.*|sec-.*)$`)
 
-// ServesHost reports whether a Host is one of [Options.AllowedHosts].
+// ServesHost reports whether a Host is among the allowed ones; see [Options.AllowedHosts].
 func ServesHost(allowed []string, host string) bool {
 	if len(allowed) == 0 {
 		return NamesLoopback(host)

@@ -116,9 +116,9 @@ func (x *exchange) commit() *stream {
 	return &stream{w: x.w, polls: polls(x)}
 }
 
-// polls reports whether the client comes back for the rest of a response, as it does since
-// 2025-11-25 (SEP-1699). Some clients of older versions fail at a priming event or a retry.
-// A client that sends initialize has not negotiated a version, whatever its header says.
+// polls reports whether the client comes back for the rest of a response, as clients of 2025-11-25 do
+// (SEP-1699). Some clients of older versions fail at a priming event or a retry. A client that sends
+// initialize has not negotiated a version, whatever its header says.
 func polls(x *exchange) bool {
 	return x.r.Header.Get(wire.HeaderProtocolVersion) == wire.V20251125 && !slices.ContainsFunc(x.msgs, isInitialize)
 }

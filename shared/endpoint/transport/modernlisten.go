@@ -51,7 +51,7 @@ func (m modern) listen(endpoint sessions.Endpoint, kind string) error {
 	for _, d := range to {
 		own := newModern(m.x, ctx, m.req, d)
 		listeners.Go(func() {
-			acked := false // whether the server has sent its first message, which acknowledges or refuses
+			acked := false // the server has sent its first message, which acknowledges or refuses
 			into := newReply(own)
 			into.into = func(raw []byte) error {
 				if acked { // the client gets no change before all servers have acknowledged

@@ -113,8 +113,8 @@ type Authenticator interface {
 	Authenticate(r *http.Request, server string) (storage.Identity, error)
 	// Members returns the identities of a client that sent a request to the address of a group. There is
 	// one for each of the servers that the client may use. The argument group is the address, such as
-	// "/mcp". For a request that only lists servers, group is "", and each credential counts for the
-	// servers that it was issued for. Members looks up a credential only once. Errors are those of
+	// "/mcp". For a request that only lists servers, group is "": each credential then counts for
+	// the servers that it was issued for. Members looks up a credential only once. Errors are those of
 	// Authenticate; Forbidden if the client may use none of the servers.
 	Members(r *http.Request, group string, servers []string) (map[string]storage.Identity, error)
 	// Confirm returns nil if a credential that was authenticated earlier is still valid

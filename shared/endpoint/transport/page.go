@@ -201,8 +201,8 @@ func connectClients(p *pageText, s clientfile.Server) {
 	}
 }
 
-// isName reports whether a text can be the name of a server. The page shows commands with the name
-// from the path, and anybody can make a link with any path.
+// isName reports whether a text can be the name of a server. The page shows commands with the name from
+// the path, which a stranger's link may have made up.
 func isName(text string) bool {
 	return !strings.ContainsFunc(text, func(c rune) bool {
 		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_' && c != '.'
