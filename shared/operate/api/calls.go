@@ -200,11 +200,11 @@ func (x *exchange) people() (any, error) {
 
 const noChanges missing = "changes are told by dormouse run only; ask again after a while"
 
-// betweenChanges is the shortest time between two lines of changes.
+// betweenChanges is the shortest time between two lines of the response to a request for changes.
 const betweenChanges = time.Second
 
-// changesFor limits the time of a response of changes. A caller whose key was revoked meanwhile
-// can send no further request.
+// changesFor limits the time of such a response. A caller whose key was revoked meanwhile can send no
+// further request.
 const changesFor = 5 * time.Minute
 
 // changes answers with a line for each change, until the caller disconnects or changesFor is over. The

@@ -14,9 +14,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Pages of sessions.
+// Lengths of a page of sessions or calls.
 const (
-	onAPage  = 100 // sessions of an answer, by default
+	onAPage  = 100 // by default
 	mostPage = 1000
 )
 
@@ -83,8 +83,8 @@ func sessionOf(s storage.Session, last time.Time) Session {
 
 func clientOf(s storage.Session) string { return wire.ClientName(s.Init) }
 
-// session returns the session in the path: its id, or the beginning of it if no other
-// session's id begins so.
+// session returns the session that the path names by its id, or by the beginning of its id if no
+// other id begins so.
 func (x *exchange) session() (storage.Session, error) {
 	name := x.r.PathValue("session")
 	s, _, err := x.h.Store.Load(x.r.Context(), storage.ID(name), "")
@@ -95,7 +95,7 @@ func (x *exchange) session() (storage.Session, error) {
 		return s, err
 	}
 	var found []storage.Session
-	for s, err := range x.each(storage.ID(name)) { // the ids that begin so are the next ones
+	for s, err := range x.each(storage.ID(name)) { // ids that begin with name come first
 		if err != nil {
 			return s, err
 		}

@@ -20,7 +20,7 @@ type Settings struct {
 	Cwd       string   `json:"cwd,omitempty"`
 	Variables []string `json:"variables,omitempty"` // of its environment, sorted
 
-	IdleSeconds    float64 `json:"idle_seconds,omitempty"` // 0: the default where the server runs
+	IdleSeconds    float64 `json:"idle_seconds,omitempty"` // 0: the default
 	StartupSeconds float64 `json:"startup_timeout_sec"`
 	ToolSeconds    float64 `json:"tool_timeout_sec,omitempty"` // 0: no limit
 

@@ -135,7 +135,7 @@ type Box struct {
 	Task      string    `json:"task"`
 	PID       int       `json:"pid"` // of its runner, 0 on a stack
 	Started   time.Time `json:"started"`
-	Processes []Member  `json:"processes"` // processes of the operating system
+	Processes []Member  `json:"processes"`
 }
 
 // Member is one process of a box, other than its runner.
