@@ -9,8 +9,10 @@ import (
 	"strings"
 )
 
-// Later has the JSON members of a record that a newer release has written and this one does not know.
-// This release keeps them when it writes the record. A Later is never modified.
+// Later has the members of a record's JSON object that a newer release has written and this one does
+// not know. This release keeps them when it writes the record. It does not keep unknown members of
+// nested objects, so a new member must not stand there if an older release must keep it. A Later is
+// never modified.
 type Later map[string]json.RawMessage
 
 // read decodes a record, and returns its unknown fields, nil if it has none.
