@@ -75,6 +75,8 @@ check: ## Check before each commit, in a minute and a half: unit tests without e
 test: need-race need-node need-python build ## Check before a change goes in: unit tests, vet, end-to-end tests (RACE=yes has the race detector look)
 	@printf '%s\n' 'make test-unit' 'make test-e2e' 'make vet' | .ci/beside 2
 	@printf 'LEFT OUT, .ci/run has it: %s\n' 'the linters (make lint)' 'real clients (make test-clients)' 'the official suite (make conformance)' \
+	  'the keeper (make test-keeper)' 'the console in a browser (make test-console)' 'earlier releases (make test-upgrade)' \
+	  'certificates (make test-acme)' 'macOS (make vet-darwin)' 'the site (make site)' \
 	  'function programs and handlers that are made anew, end to end (make test-e2e FUNCTIONS=process, FUNCTIONS=cold)' \
 	  'the stack (make check-stack, bench-cold, sam-local)' 'the image of the boxes (make test-image)' $(if $(RACE),,'the race detector (make test RACE=yes)')
 	@printf 'LEFT OUT, make nightly has it: %s\n' 'most simulated worlds, chaos, fuzzing'

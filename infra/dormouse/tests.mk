@@ -7,7 +7,7 @@ EMULATED_TESTS    := OnDynamoDB$$|ForTheBill$$|CostAtMostThis$$
 LEFT_OUT := shared/store/dynamostore,_which_needs_DynamoDB_Local_(make_test) infra/stack,_which_needs_SAM_and_cfn-lint_(make_test) \
   infra/runner_and_shared/box/provision,_which_install_packages_with_npm_and_pip_(make_test) \
   tests_of_costs_on_DynamoDB_(make_test) the_race_detector_(make_test_RACE=yes) \
-  most_simulated_worlds_(make_worlds) end-to-end_tests_(make_test) real_clients_and_the_official_suite_(.ci/run)
+  most_simulated_worlds_(make_worlds) end-to-end_tests_(make_test) real_clients,_the_official_suite,_the_keeper_and_the_rest_of_.ci/steps_(.ci/run)
 
 .PHONY: test-short
 test-short: need-go
