@@ -31,11 +31,10 @@ type account struct {
 // maxWhy is the longest reason in a log line, in bytes.
 const maxWhy = 500
 
-// over adds the end of a call, if the batch p has it, to the account of the current frame. It
-// leaves out calls whose events are not pushed: an instance waits for their end and tells the
-// observer. The argument show says whether the reason of a failed call may repeat what the server
-// answered.
-func over(ctx context.Context, p sessions.Published, show bool) {
+// addEnd adds the end of a call to the account of the current frame, if the batch p has one. It
+// leaves out a call whose events are not pushed: an instance waits for its end and reports it.
+// show permits the reason of a failed call to repeat what the server answered.
+func addEnd(ctx context.Context, p sessions.Published, show bool) {
 	a, ok := ctx.Value(gathering{}).(*account)
 	if !ok || !p.Batch.Final || p.To.Conn == "" && !p.To.LegacySSE || len(p.Batch.Events) == 0 {
 		return
@@ -53,7 +52,7 @@ func over(ctx context.Context, p sessions.Published, show bool) {
 
 type gathering struct{}
 
-// gather returns a context that has the account, for [over], [proven] and [opened].
+// gather returns a context that has the account, for [addEnd], [proven] and [opened].
 func (a *account) gather(ctx context.Context) context.Context {
 	return context.WithValue(ctx, gathering{}, a)
 }
@@ -77,14 +76,14 @@ func opened(ctx context.Context, t Ticket) {
 	}
 }
 
-// trace adds the name that a request of the frame has in logs; see storage.WithTrace. "" is none.
+// trace adds the name that a request has in logs (see storage.WithTrace), unless it is "".
 func (a *account) trace(t string) {
 	if t != "" && len(a.traces) < maxTraces && !slices.Contains(a.traces, t) {
 		a.traces = append(a.traces, t)
 	}
 }
 
-// proves reports whether reply is an answer that only the runner of the frame's box can get.
+// proves reports whether reply shows that the frame really came from the runner of its box.
 func proves(reply frame.Frame) bool {
 	switch reply.(type) {
 	case frame.Welcome, frame.Pulled, frame.ByeOK, frame.PartOK:
@@ -94,9 +93,9 @@ func proves(reply frame.Frame) bool {
 	}
 }
 
-// end tells the observer of a frame, if there is a Meter, and returns err. The argument f is
-// nil if the frame could not be read. A frame that is not proven is charged to no tenant,
-// whatever it claims.
+// end reports the frame to the observer if [Config].Meter counts frames, and returns err. f is nil
+// if the frame could not be read. A frame that is not proven is charged to no tenant, whatever it
+// claims.
 func (a *account) end(ctx context.Context, f frame.Frame, reply []byte, err error) error {
 	c := a.config
 	if c.Meter == nil {

@@ -21,9 +21,8 @@ type Backend struct{ *boxes }
 func NewBackend(c Config) *Backend { return &Backend{newBoxes(c)} }
 
 const (
-	// ackWithin is how long a box may take to end a request before the store must have an item of
-	// the request. ackWithinBrief is the same for an instance that waits only until the request is
-	// accepted.
+	// A request that has not ended after ackWithin must have an item in the store. For an instance
+	// that waits only until the request is accepted, this time is ackWithinBrief.
 	ackWithin      = time.Second
 	ackWithinBrief = 200 * time.Millisecond
 	// lookForBye is the time until the next Check of a request that its box has given back,
@@ -45,8 +44,8 @@ func (k *Backend) Deliver(ctx context.Context, d sessions.Delivery, box storage.
 	}
 	box = k.now(box)
 	if len(d.Requests) == 0 {
-		// Deliver posts last. The client sends the message again after an error, and the
-		// box must not get it twice.
+		// Post last: after an error the client sends the message again, and the box must not
+		// get it twice.
 		if err := k.cancelled(ctx, d); err != nil {
 			return nil, err
 		}
@@ -117,7 +116,7 @@ func (k *Backend) announce(ctx context.Context, d sessions.Delivery) {
 	})
 }
 
-// postOnce posts a frame that may be lost.
+// postOnce tries once to post a frame that need not arrive.
 func (k *Backend) postOnce(ctx context.Context, conn string, of storage.ID, f frame.Frame) {
 	if err := k.post(ctx, conn, f); err != nil && !errors.Is(err, storage.Closed) {
 		k.Log.WarnContext(ctx, "post to a box failed", "type", frame.Kind(f), "session_id", of, "error", err)
@@ -163,7 +162,7 @@ func (k *Backend) Track(ctx context.Context, s storage.Session, stream storage.S
 	}
 	return &tracker{
 		k: k, d: sessions.Delivery{Address: it.Address, Client: s, Server: s.Server},
-		notAfter: it.NotAfter, inbox: true, bound: it.Gen, accepted: true,
+		notAfter: it.NotAfter, stored: true, bound: it.Gen, accepted: true,
 	}, nil
 }
 
@@ -199,7 +198,7 @@ func (k *Backend) End(ctx context.Context, s storage.Session, box storage.Box) e
 }
 
 // tracker follows one request to its end. Only the instance that made the tracker uses it. If
-// bound is 0 and inbox is false, only the memory of the instance has the request.
+// bound is 0 and stored is false, only the memory of the instance has the request.
 type tracker struct {
 	k        *Backend
 	d        sessions.Delivery
@@ -208,7 +207,7 @@ type tracker struct {
 	inside   bool               // a box of this program has the request
 	bound    storage.Generation // the request was posted to this generation; no other may get it until this one has ended cleanly
 	trying   bool               // the instance has tried a PutItem; the item may appear late
-	inbox    bool               // an item of the request was put into the inbox
+	stored   bool               // the store has, or had, an item of the request
 	handed   bool               // the request was posted, or may be in the inbox
 	returned bool               // the box has put the request into the inbox, because it will soon be asleep
 	accepted bool               // the client may be told that the request is accepted
@@ -219,7 +218,7 @@ type tracker struct {
 // The argument box is the record just read. After a failed try to write the item, send never
 // posts: the item may appear late, and two runners would execute the request.
 func (t *tracker) send(ctx context.Context, box storage.Box) error {
-	if !t.inbox && !t.trying {
+	if !t.stored && !t.trying {
 		box.ID = t.d.Box
 		gen, ok, err := t.k.deliverInside(ctx, t.d, box)
 		var failed *startFailed
@@ -233,14 +232,14 @@ func (t *tracker) send(ctx context.Context, box storage.Box) error {
 			return nil
 		}
 	}
-	if box.State != storage.Awake || t.inbox || t.trying {
+	if box.State != storage.Awake || t.stored || t.trying {
 		return t.enqueue(ctx)
 	}
 	err := t.k.post(ctx, box.Conn, t.k.deliverFrame(t.d, box, t.notAfter, false))
 	if errors.Is(err, storage.Closed) {
 		return t.moved(ctx, box)
 	}
-	// After any other error, even an unknown one, the post may have arrived.
+	// After any other error the post may have arrived.
 	t.bound, t.handed, t.posted = box.Gen, true, time.Now()
 	return nil
 }
@@ -279,7 +278,7 @@ func (t *tracker) enqueue(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t.inbox = true
+	t.stored = true
 	return t.look(ctx)
 }
 
@@ -331,7 +330,7 @@ func (t *tracker) pause() time.Duration {
 	if t.accepted {
 		return lookAfter
 	}
-	if t.bound == 0 && !t.inbox {
+	if t.bound == 0 && !t.stored {
 		return min(50*time.Millisecond<<min(t.tries, 6), time.Second)
 	}
 	return min(time.Second<<min(t.tries, 3), 8*time.Second)
@@ -346,7 +345,7 @@ func (t *tracker) step(ctx context.Context) error {
 			return err
 		}
 		// The request has ended or was suspended, and the store says which. Do not send it again.
-		t.inside, t.inbox = false, true
+		t.inside, t.stored = false, true
 	}
 	it, err := t.k.Store.Item(ctx, t.d.Box, t.d.Stream)
 	switch {
@@ -355,16 +354,16 @@ func (t *tracker) step(ctx context.Context) error {
 	case !errors.Is(err, storage.NotFound):
 		return err
 	}
-	// Read the record before the log. If the record says that a generation is over, the log of that
-	// generation is complete.
+	// Read the record before the log. If the record says that a generation is over, the log has
+	// all events of that generation.
 	b, err := t.k.Store.Box(ctx, t.d.Box)
 	if err != nil {
 		return err
 	}
 	t.tries++
 	switch {
-	case t.inbox || t.bound != 0 && b.Over(t.bound):
-		return t.after(ctx, b)
+	case t.stored || t.bound != 0 && b.Over(t.bound):
+		return t.withoutItem(ctx, b)
 	case time.Now().After(t.notAfter) && t.bound != 0:
 		return t.GiveUp(ctx)
 	case time.Now().After(t.notAfter):
@@ -377,9 +376,9 @@ func (t *tracker) step(ctx context.Context) error {
 // Handed implements sessions.Handover.
 func (t *tracker) Handed() bool { return t.handed }
 
-// GiveUp implements sessions.Handover. It first stores that no runner may execute the request: a
-// runner that gets the request late asks (see [runner.ask]). A request that was in the inbox was
-// not executed. The outcome of a posted request is unknown.
+// GiveUp implements sessions.Handover. It first writes an item for which [runner.ask] forbids every
+// runner to execute the request. The error that ends the request says that the outcome is unknown,
+// or, if the request was in the inbox, that it was not executed.
 func (t *tracker) GiveUp(ctx context.Context) error {
 	it := storage.Item{Box: t.d.Box, ID: t.d.Stream, State: storage.Taken, Address: t.d.Address, Created: time.Now()}
 	put, err := t.k.Store.PutItem(ctx, it)
@@ -387,7 +386,7 @@ func (t *tracker) GiveUp(ctx context.Context) error {
 		return err
 	}
 	if put {
-		// Wait until the last post cannot arrive in time to be executed any more.
+		// After this time, a runner that gets the last post asks before it executes the request.
 		if err := storage.Rest(ctx, time.Until(t.posted.Add(2*frame.LateAfter))); err != nil {
 			return err
 		}
@@ -406,7 +405,7 @@ func (t *tracker) GiveUp(ctx context.Context) error {
 // haveItem does what is due for a request that has an item. A taken item shows that a box has
 // the request, unless the generation of the item is over.
 func (t *tracker) haveItem(ctx context.Context, it storage.Item) error {
-	t.inbox = true
+	t.stored = true
 	switch it.State {
 	case storage.Taken, storage.Leftover: // a leftover item belongs to no request
 	case storage.Suspended:
@@ -421,9 +420,9 @@ func (t *tracker) haveItem(ctx context.Context, it storage.Item) error {
 			return t.k.endItem(ctx, it, expired)
 		}
 		if !t.posted.IsZero() && !t.trying {
-			// The box has put the request into the inbox, and Check must wake the box again.
-			// Callers that leave once a request is accepted (Brief, WebSocket) must stay, so for
-			// them it is not accepted yet.
+			// The box has put the request into the inbox, and Check must wake the box again. A
+			// Brief or WebSocket caller checks only until the request is accepted, so for it
+			// the request is not accepted yet.
 			t.bound, t.returned = 0, true
 			t.accepted = t.accepted || !t.d.Brief && t.d.Client.Transport != storage.WebSocket
 		}
@@ -450,10 +449,10 @@ func (t *tracker) haveItem(ctx context.Context, it storage.Item) error {
 	return t.look(ctx)
 }
 
-// after is for a request that has no item any more, or whose generation is over. If the log has no
-// end of the request and the generation was lost, the request ends with an error. If the generation
-// said bye, it has not executed the request, and the request is sent again.
-func (t *tracker) after(ctx context.Context, b storage.Box) error {
+// withoutItem handles a request that has no item now, although it had one or its generation is over.
+// It sends the request again if the generation said bye and the request never had an item. In all
+// other cases it ends the request with an error, unless the log has the end.
+func (t *tracker) withoutItem(ctx context.Context, b storage.Box) error {
 	tail, err := t.k.Store.Tail(ctx, t.d.Session, t.d.Stream)
 	if err != nil {
 		return err
@@ -461,7 +460,7 @@ func (t *tracker) after(ctx context.Context, b storage.Box) error {
 	if tail.Final {
 		return t.ended(ctx, tail)
 	}
-	if tail.Last > 0 && !t.inbox {
+	if tail.Last > 0 && !t.stored {
 		// The request has events but no end, so it got an item after step looked for one.
 		// The call may have been suspended since, and its box may be asleep.
 		it, err := t.k.Store.Item(ctx, t.d.Box, t.d.Stream)
@@ -471,18 +470,17 @@ func (t *tracker) after(ctx context.Context, b storage.Box) error {
 		if !errors.Is(err, storage.NotFound) {
 			return err
 		}
-		t.inbox = true
+		t.stored = true
 	}
-	if t.inbox || !b.Clean(t.bound) || t.d.Raw == nil {
+	if t.stored || !b.Clean(t.bound) || t.d.Raw == nil {
 		return t.k.end(ctx, t.d.Address, failureOf(b, t.bound))
 	}
 	t.bound = 0
 	return t.send(ctx, b)
 }
 
-// ended pushes the last event of a request to the client's connection, unless it was pushed before.
-// It pushes only events of generation 0, which instances write: the instance may have died before
-// it pushed the event.
+// ended pushes the end of a request to the client's connection if an instance wrote the end
+// (generation 0), because that instance may have died before it pushed the end.
 func (t *tracker) ended(ctx context.Context, tail storage.Tail) error {
 	if tail.Gen != 0 {
 		return nil

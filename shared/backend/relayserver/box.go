@@ -28,12 +28,12 @@ const validity = 10 * time.Minute
 // maxAttempts limits the attempts to start a box before its requests fail.
 const maxAttempts = 2
 
-// maxUnanswered limits how often rouse writes a lease to wake a box and gets no answer from the store.
-// If the store has the lease all the same, the lease expires.
+// maxUnanswered is after how many writes without an answer from the store rouse gives up. If the
+// store has the lease of one of them nevertheless, that lease expires.
 const maxUnanswered = 3
 
-// boxes is what Backend, Handler and Sweeper share: the life of box records, the requests in
-// the inboxes of boxes, and the way of events into the log and to clients.
+// boxes is what Backend, Handler and Sweeper share. It changes box records, handles the requests in
+// inboxes, and brings events into the log and to clients.
 type boxes struct {
 	Config
 	out sessions.Publisher
@@ -71,8 +71,8 @@ func (x *boxes) rouse(ctx context.Context, id storage.BoxID, tenant, server stri
 		if b.State != storage.Asleep && !mine {
 			return b, nil
 		}
-		// The lease is this caller's own if the answer to its write was lost. It is replaced,
-		// because no runner has been started with its token.
+		// If the box has this caller's lease, the answer to an earlier write was lost. The caller
+		// has started no runner with the token of that lease, and takes a new one.
 		b.Tenant, b.Server = tenant, server
 		b, token := x.lease(b, owner, mine)
 		if err := x.Store.SaveBox(ctx, b); err != nil {
@@ -112,9 +112,8 @@ func (x *boxes) start(ctx context.Context, b storage.Box, token string) (storage
 	}
 }
 
-// maxSkew is more than the usual difference between the clocks of two instances, or of one
-// machine before and after its clock was set. A time that is further in the future was
-// written by a wrong clock and counts as old.
+// maxSkew is more than the clocks of two instances usually differ, and more than a clock usually
+// jumps when it is set. A time that is further in the future counts as old: a wrong clock wrote it.
 const maxSkew = 2 * time.Minute
 
 // overdue reports whether the time for the start of a box is over.
@@ -193,8 +192,8 @@ func (x *boxes) filled(ctx context.Context, id storage.BoxID) error {
 	return err
 }
 
-// emptied removes the mark of a full box that has fallen asleep. [lose] and [bye] remove the mark
-// of box 0. If emptied fails, new sessions avoid the box until it next falls asleep.
+// emptied records that a box which has fallen asleep is not full. For box 0, [lose] and [bye] have
+// done that. If emptied fails, new sessions avoid the box until it next falls asleep.
 func (x *boxes) emptied(ctx context.Context, id storage.BoxID) {
 	if _, n := id.First(); n == 0 {
 		return
@@ -223,10 +222,10 @@ func (x *boxes) each(ctx context.Context, id storage.BoxID, do func(storage.Item
 	return err
 }
 
-// overItem handles an item that was taken by a generation which is over, as the record b says.
-// overItem releases the item for another generation if the old one ended with a bye and the log has
-// no new event of the item: the request was not executed. In all other cases it ends the request with
-// an error, unless the request has ended. The caller must have read b before overItem reads the log.
+// overItem handles an item whose generation is over according to the record b. It releases the item
+// for another generation if the old one said bye and the log has no new event of the item: then the
+// request was not executed. Otherwise it ends the request with an error, unless the request has
+// ended.
 func (x *boxes) overItem(ctx context.Context, b storage.Box, it storage.Item) (released bool, err error) {
 	if b.Clean(it.Gen) {
 		tail, err := x.Store.Tail(ctx, it.Address.Session, it.ID)

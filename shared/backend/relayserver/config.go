@@ -32,10 +32,9 @@ type Config struct {
 	// runner that asks for its environment (frame.Hello.Invited). If Resolve fails with
 	// Unavailable, the runner asks again. If Resolve is nil, there are none.
 	Resolve func(ctx context.Context, box storage.Box) (map[string]string, error)
-	// Definition returns the name of the definition that a server has now, in the form of
-	// frame.Hello.Digest; "" if the server is not configured any more. A runner that was
-	// started with another definition is asked to retire. If Definition is nil, no runner is
-	// asked.
+	// Definition returns the frame.Hello.Digest of a runner that a server would start now; "" if
+	// the server is not configured any more. A runner with another digest is asked to retire. If
+	// Definition is nil, no runner is asked.
 	Definition func(server string) string
 	// Code returns the digest of a server's present definition, [sessions.Server].Digest; "" if the
 	// server is not configured any more. If Code is nil, [storage.Box].Code stays empty.
@@ -54,22 +53,21 @@ type Config struct {
 	MakeRoom func()
 	// ListLag is how long the fleet's list may take to show a new task.
 	ListLag time.Duration
-	// Secrets returns the keys and tokens of the principal of a session at the third parties
-	// of its server, by provider. nil: no server has any.
+	// Secrets returns the keys and tokens that a session's principal has for the third parties of
+	// its server, by the third party's name. nil: no server has any.
 	Secrets func(ctx context.Context, s storage.Session) (map[string]storage.Secret, error)
 	// BoxesOf returns about how many boxes of a tenant may run at a time. A request that
 	// would wake one more is Busy. 0, or nil in place of the function, means any number.
 	BoxesOf func(ctx context.Context, tenant string) int
 	// WaitingCalls is about how many requests may wait for one box that is not up. One more is
-	// Busy, because each occupies an instance, and so does each frame of a runner. 0 means any
+	// Busy: each occupies an instance, and the frames of runners need instances too. 0 means any
 	// number.
 	WaitingCalls int
 	// Snapshots gives runners the URLs of snapshots. nil refuses every request for a URL.
 	Snapshots Snapshots
-	// Kept reports whether the sessions of a server leave a snapshot while their box sleeps; if it
-	// is nil, none do. Forget removes the snapshots that generation gen of a box, or an older one,
-	// has saved for an owner. Forget is nil in a Lambda function that has no right to remove
-	// snapshots.
+	// Kept reports whether the workspaces of a server's sessions are saved while their box sleeps;
+	// nil: none are. Forget removes the snapshots that generation gen of a box, or an older one, has
+	// saved for an owner. Forget is nil in a Lambda function that has no right to remove snapshots.
 	Kept   func(server string) bool
 	Forget func(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation) error
 	// StartTimeout is how long a box may take to start and connect, if [fleet.Traits] of its place do

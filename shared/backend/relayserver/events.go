@@ -15,8 +15,8 @@ import (
 //
 // Nothing checks that events are JSON-RPC. A hostile runner can write only to sessions of its own
 // box, whose clients get the messages of that server in any case. The store refuses events with a
-// line feed, which would break the framing of SSE. Code that cannot parse an event does not take
-// it for a response.
+// line feed, which would break the framing of SSE. An event that does not parse counts as no
+// response.
 
 // streamPart is the part of an events frame that belongs to one stream.
 type streamPart struct {
@@ -101,9 +101,8 @@ func cut(it frame.EventItem, payload []byte) (events [][]byte, again, rest []byt
 func (r runner) events(ctx context.Context, f frame.Events) (frame.Frame, error) {
 	parts, err := r.parts(ctx, f)
 	if errors.Is(err, storage.Invalid) {
-		// Close the streams of the batch, so that the box does not stay awake for them.
 		r.h.Log.WarnContext(ctx, "events refused", "box", f.Box, "session_id", f.Session, "error", err)
-		return refused(f), nil
+		return refused(f), nil // closes the batch's streams, so that the box does not stay awake for them
 	}
 	if err != nil {
 		return nil, err
@@ -129,7 +128,7 @@ func (x *boxes) publish(ctx context.Context, box storage.BoxID, parts []streamPa
 		}
 		if ok {
 			stored = append(stored, p)
-			over(ctx, p, x.ShowErrors)
+			addEnd(ctx, p, x.ShowErrors)
 		}
 	}
 	if sent, err := x.out.Send(ctx, stored...); err != nil || !sent {

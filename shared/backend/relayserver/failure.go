@@ -38,8 +38,8 @@ const (
 
 var expired = advised(storage.Failure{Phase: phaseUnavailable, Unsent: true}, "no box took the request within "+validity.String(), sendAgain)
 
-// failureOf returns why generation gen ended without finishing its requests. The record has
-// the failure of the last lost generation only, also after the box is awake again.
+// failureOf returns why generation gen ended without finishing its requests. The record b has only
+// the failure of the generation that was lost last.
 func failureOf(b storage.Box, gen storage.Generation) storage.Failure {
 	if b.Lost == gen && b.Failure.Phase == phaseRuntime { // any other failure is that of a later start
 		return b.Failure
@@ -101,8 +101,7 @@ const (
 	phaseToolCall    = "tool_call"
 )
 
-// failureError returns the error that a client gets for a failure. In phase runtime the
-// outcome of the request is not known.
+// failureError returns the error that a client gets for a failure.
 func failureError(box storage.BoxID, f storage.Failure) *wire.Error {
 	data := map[string]any{"phase": f.Phase, "box": box}
 	switch {

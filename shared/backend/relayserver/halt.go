@@ -15,10 +15,10 @@ const (
 	haltTries = 15
 )
 
-// Halt stops processes of a box. up is false if the box was asleep, so that there was nothing
-// to stop. If the box is still starting, Halt gives the start up; for a single session it only ends
-// the calls of the session that wait for the box. Halt returns when the runner was told, not when
-// the processes have ended.
+// Halt stops the process of the session h.Session, or for "" all processes of a box. If the box is
+// still starting, Halt ends the calls of the session that wait for the box, or for "" gives up the
+// start. up is false if the box was asleep, so that there was nothing to stop. Halt returns when the
+// runner was told, not when the processes have ended.
 //
 // Errors: Unavailable; the processes may have been stopped or not.
 func (k *Backend) Halt(ctx context.Context, id storage.BoxID, h frame.Halt) (up bool, err error) {

@@ -158,9 +158,9 @@ func (r runner) part(ctx context.Context, f frame.Part) (frame.Frame, error) {
 	return frame.PartOK{Frame: f.Frame, N: f.N}, err
 }
 
-// placeOf splits the name of a long frame, "NUMBER.NONCE". The store has the pieces of the frame
-// under the number, which is place. Each piece begins with nonce, which ends in a newline, because
-// older pieces of another frame may still be there.
+// placeOf splits the name of a long frame, "PLACE.NONCE", and adds a newline to the nonce. The store
+// keeps the pieces of the frame under place. Older pieces of another frame may still be there, so
+// each piece begins with its frame's nonce.
 func placeOf(name string) (place, nonce string, ok bool) {
 	place, nonce, ok = strings.Cut(name, ".")
 	n, err := strconv.Atoi(place)
@@ -340,11 +340,10 @@ func (r runner) mark(ctx context.Context, tickets []string) error {
 	return nil
 }
 
-// open reads a ticket and checks that the frame's sender may use it. The ticket must be of the same
-// box, and its generation must not be above the one that the frame claims. A lower generation is
-// allowed, because standalone events may come with an older ticket. If the ticket's generation is
-// lower, the claimed one must not be above the record's: a write with a higher generation would
-// fence all later ones.
+// open reads a ticket and checks that the frame's sender may use it. The ticket must name the
+// sender's box. Its generation may be the sender's or a lower one, because standalone events may come
+// with an older ticket. After an older ticket, open also checks the sender's generation against the
+// record: a write with a generation that is too high would fence all later ones.
 func (r runner) open(ctx context.Context, sealed string) (Ticket, error) {
 	t, err := r.h.Sealer.Open(sealed)
 	if err != nil {
@@ -403,7 +402,7 @@ func (r runner) reported(ctx context.Context, f frame.Status, t Ticket) error {
 			return err
 		}
 	}
-	if !wire.Legacy(f.Detail) { // Detail is the version that was requested of the process; only legacy handshakes are kept
+	if !wire.Legacy(f.Detail) { // f.Detail is the protocol version asked for; only legacy handshakes are kept
 		return nil
 	}
 	now := time.Now()

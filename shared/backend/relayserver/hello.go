@@ -10,9 +10,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// hello answers a hello. A runner with f.Invited gets the environment with which other runners
-// are started, and the secrets in it. If the server is not configured any more, hello answers
-// an invited runner with Fenced and leaves the record as it is.
+// hello answers a hello. A runner with f.Invited was started without the environment of its server,
+// and gets it now, with the secrets. If the server is not configured any more, hello answers an
+// invited runner with Fenced and leaves the record as it is.
 func (r runner) hello(ctx context.Context, f frame.Hello) (frame.Frame, error) {
 	first := false
 	var launch map[string]string
@@ -59,9 +59,9 @@ func (h *Handler) outdated(server, digest string) bool {
 	return h.Definition != nil && digest != "" && h.Definition(server) != digest
 }
 
-// A runner between two connections loses the answers that are posted. They are posted again here,
-// for the questions that the runner still has open. Sessions of other boxes are skipped. At most
-// storage.MaxBatchEvents sessions and questions count together, because each may cost a read.
+// answers posts again the answers to the questions that the runner still has open: it may have lost
+// them between two connections. It skips sessions of other boxes. It stops after
+// storage.MaxBatchEvents sessions and questions, because each may cost a read.
 func (r runner) answers(ctx context.Context, f frame.Hello) error {
 	room := storage.MaxBatchEvents
 	for id, questions := range f.Questions {

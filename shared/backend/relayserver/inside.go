@@ -19,10 +19,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// Inside has the boxes that run in this program, and end with it. Calls take the place of
-// frames: one hands the box a message, another writes the box's events into the log. The
-// record of the box is like that of any other box. If the program dies, the next sweep finds
-// the record and ends the requests that the box had.
+// Inside has the boxes that run in this program, and end with it. They get messages, and write
+// events into the log, by function calls in place of frames. The record of such a box is like that
+// of any other box. If the program dies, the next sweep finds the record and ends the requests that
+// the box had.
 //
 // An Inside is safe for concurrent use. A program has one for its life.
 type Inside struct {
@@ -62,8 +62,8 @@ type startFailed struct{ why storage.Failure }
 
 func (f *startFailed) Error() string { return f.why.Detail }
 
-// insideBox returns the record of a box that runs in this program, and first wakes the box if
-// it is asleep and its server is to run here. ok is false for any other box. The argument b
+// insideBox returns the present record of a box that runs in this program. If the box is asleep and
+// its server is to run here, insideBox first wakes it. ok is false for any other box. The argument b
 // is the record that the caller read last.
 //
 // Errors: *startFailed, after which the box is asleep; Unavailable; the error of ctx.
@@ -131,7 +131,7 @@ func (in *Inside) remove(l *life) {
 }
 
 // begin starts a box and writes into its record that it is awake. The box executes nothing before
-// that write. If the record b is that of an awake box, it comes from a program that has ended.
+// that write. If the record b says that the box is awake already, the program that wrote b has ended.
 // begin returns Conflict if another program has woken the box since b was read.
 func (x *boxes) begin(ctx context.Context, l *life, b storage.Box, tenant, server string) error {
 	task := ""

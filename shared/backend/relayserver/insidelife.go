@@ -24,14 +24,14 @@ import (
 //	   └──▶ over (failed)       │ └────────┘ the bye could not be written
 //	                            └──▶ over (panic, killed)
 //
-// The trace of a request is an item in state Taken, as a runner's "taken" frame leaves it. If
-// the program dies, the sweep finds the item and ends the request.
+// A request that takes long gets an item in state Taken, its trace. If the program dies, the sweep
+// finds the item and ends the request.
 type life struct {
 	in     *Inside
 	id     storage.BoxID
-	name   string             // random; the record's Runner, and the client token of the task
-	gen    storage.Generation // the generation that the box has in this life
-	saved  chan struct{}      // closed when the record says that the box is awake, or failed is set
+	name   string // random; the record's Runner, and the client token of the task
+	gen    storage.Generation
+	saved  chan struct{} // closed when the record says that the box is awake, or failed says why not
 	failed error
 	record storage.Box   // as begin has written it
 	joined chan struct{} // closed when Joining is set
@@ -40,23 +40,23 @@ type life struct {
 	news   chan struct{} // capacity 1: filled to have Run find out whether the box may sleep
 	worked atomic.Bool   // a message did more than list or initialize
 
-	mu        sync.Mutex
-	changed   sync.Cond              // signals that the field leaving or refusing, or an outbox, has changed
-	open      bool                   // the Executor takes calls; until then they wait in queue
-	queue     []func(frame.Executor) // calls that wait until the box is open, in order
-	inFlight  map[storage.StreamID]*request
-	claimed   map[storage.StreamID]claimed // what the box got from the inbox, by request
-	outboxes  map[storage.ID]*outbox       // by session
-	seq       int64                        // number of the last batch
-	delivered int                          // how many deliveries the box got
-	halted    int                          // delivered + 1 when all processes were last stopped; 0: never
-	reports   int                          // how many reports are being written to the store
-	pulling   bool                         // a goroutine reads the inbox
-	pullAgain bool                         // the inbox must be read once more
-	leaving   bool                         // the bye is being written
-	refusing  bool                         // new messages wait for the next life
-	closing   bool                         // the ctx of Run is done
-	retiring  bool
+	mu         sync.Mutex
+	changed    sync.Cond              // signals a change of leaving, of refusing, or of an outbox
+	open       bool                   // the Executor takes calls; until then they wait in queue
+	queue      []func(frame.Executor) // calls that wait until the box is open, in order
+	inFlight   map[storage.StreamID]*request
+	claimed    map[storage.StreamID]claimed // what the box got from the inbox, by request
+	outboxes   map[storage.ID]*outbox       // by session
+	seq        int64                        // number of the last batch
+	deliveries int
+	haltedAt   int  // 1 more than deliveries was when all processes were last stopped; 0: never
+	reports    int  // how many reports are being written to the store
+	pulling    bool // a goroutine reads the inbox
+	pullAgain  bool // the inbox must be read once more
+	leaving    bool // the bye is being written
+	refusing   bool // new messages wait for the next life
+	closing    bool // the ctx of Run is done
+	retiring   bool
 }
 
 // request is a client's request that the box has and that has not ended.
@@ -66,7 +66,7 @@ type request struct {
 	marked  bool          // the store may have the item
 	traced  bool          // the store has the item
 	trace   *time.Timer   // writes the item; nil if the request came with one
-	last    storage.Index // index of the last event in a batch
+	last    storage.Index // index of the last event that was put into a batch
 	pending [][]byte      // events that are in no batch yet
 	asks    *frame.Suspension
 	ended   bool // the box has sent the last event, or has suspended the request
@@ -88,7 +88,7 @@ type outbox struct {
 	streams  []*request    // requests with pending events, in the order of their first pending event
 	size     int           // bytes in common and streams
 	writing  bool          // a goroutine writes the events
-	inFlight int           // number of requests in flight of the session
+	inFlight int
 	used     time.Time
 }
 
@@ -212,7 +212,7 @@ func (l *life) deliver(to storage.Address, d frame.Delivery, how taking) bool {
 		}
 	}
 	l.outbox(d.Session).ticket = d.Ticket
-	l.delivered++
+	l.deliveries++
 	l.mu.Unlock()
 	if !how.looks {
 		l.worked.Store(true)
@@ -381,10 +381,10 @@ func (l *life) outbox(id storage.ID) *outbox {
 	return o
 }
 
-// Event implements frame.Link. If e ends the only request in flight of its session, e is in the log
-// when Event returns. If several requests are in flight, Event starts a goroutine for an end, so
-// that several writes share an fsync of the store. Other events wait in the outbox while earlier
-// ones are being written.
+// Event implements frame.Link. While earlier events of the session are being written, e waits in the
+// outbox. Otherwise Event writes the end of a request before it returns, and a goroutine writes any
+// other event. A goroutine also writes an end while other requests are in flight, so that several
+// writes share an fsync of the store.
 func (l *life) Event(e frame.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -482,8 +482,8 @@ func (l *life) flush(o *outbox) {
 }
 
 // send writes the parts of a batch, and tries again until the store has them. size is the sum of
-// their bytes. stream is the stream of a batch that is written beside other batches of its session,
-// "" for any other batch.
+// their bytes. If other batches of the session may be written at the same time, stream is the batch's
+// stream; otherwise it is "".
 func (l *life) send(o *outbox, stream string, parts []insidePart, size int) {
 	var ack frame.Ack
 	for !isOver(l.over) {
@@ -704,13 +704,13 @@ func (l *life) tell() {
 // its idle time.
 func (l *life) hurry() {
 	l.mu.Lock()
-	l.halted = l.delivered + 1
+	l.haltedAt = l.deliveries + 1
 	l.mu.Unlock()
 	l.tell()
 }
 
-// retire makes the box end as soon as it has nothing in flight. The box takes no message for
-// frame.RefuseFor.
+// retire makes the box end as soon as it has nothing in flight. During frame.RefuseFor, the box
+// takes no message.
 func (l *life) retire() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -784,7 +784,7 @@ const claimedFor = 15 * time.Minute
 // call mayLeave again, or 0 if the box is asleep.
 func (l *life) mayLeave() (again time.Duration) {
 	l.mu.Lock()
-	before := l.delivered
+	before := l.deliveries
 	l.mu.Unlock()
 	since, still := l.Executor.IdleSince()
 	left := l.Idle - time.Since(since)
@@ -800,9 +800,9 @@ func (l *life) mayLeave() (again time.Duration) {
 		l.Joining.Retire()
 		return l.Idle
 	}
-	hasty := l.halted == l.delivered+1
+	hasty := l.haltedAt == l.deliveries+1
 	switch {
-	case !quiet || !still || before != l.delivered:
+	case !quiet || !still || before != l.deliveries:
 		again = min(l.Idle/4, frame.MostUnasked)
 	case left > 0 && !hasty && !l.closing:
 		again = left

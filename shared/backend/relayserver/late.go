@@ -10,15 +10,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// A deliver frame is late if its runner or the network stood still. The runner asks before it
-// executes the message of a late frame, because the client may have got an error meanwhile. The
-// answer is yes if the request has an item in state Taken of this generation. ask writes the item
-// if there is none. An instance that ends a request first takes the item, for generation 0, which
-// no runner has.
-
-// returned handles a message that its runner gives back without having executed it: it puts the
-// message into the inbox, unless the request has an item by now. If the log has the end of the
-// request after that, returned deletes the item.
+// returned puts a message that its runner gives back unexecuted into the inbox, unless the request
+// has an item by now. If the log then has the end of the request, returned deletes the new item.
 func (r runner) returned(ctx context.Context, f frame.Return) error {
 	t, err := r.open(ctx, f.Ticket)
 	if err != nil {
@@ -45,9 +38,11 @@ func (r runner) returned(ctx context.Context, f frame.Return) error {
 	return r.h.Store.DeleteItem(ctx, it.Box, it.ID, 0)
 }
 
-// ask decides whether a runner may execute a late deliver frame. It writes the request's item, and
-// then reads the item, the record and the log. If an instance ends the request at the same time,
-// ask finds the item taken, or the end in the log. A runner may ask again.
+// ask decides whether a runner may execute the message of a late deliver frame. Such a frame was held
+// up by the runner or the network, and the client may have got an error meanwhile. ask writes an item
+// for the runner's generation, unless the request has one. Then it reads the item, the record and the
+// log: an instance that ends the request has taken the item for generation 0, or has written the end.
+// A runner may ask again.
 func (r runner) ask(ctx context.Context, f frame.Ask) (frame.Frame, error) {
 	t, err := r.open(ctx, f.Ticket)
 	if err != nil {

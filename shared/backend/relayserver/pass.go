@@ -10,10 +10,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// A runner shows a pass when it opens a connection. The pass is sealed, and names a box and a time,
-// so that strangers are refused without a read of the store. A runner gets its first pass in
-// [frame.EnvPass] and a fresh one with each welcome. The hello, not the pass, says which runner a
-// connection belongs to.
+// passLife is how long a pass is valid. A runner shows a pass when it opens a connection, so that
+// strangers are refused without a read of the store. It gets its first pass in [frame.EnvPass] and a
+// fresh one with each welcome. The hello, not the pass, says which runner a connection belongs to.
 const passLife = 7 * 24 * time.Hour
 
 // Pass returns a pass for the runners of a box. The pass is valid for 7 days.

@@ -75,10 +75,10 @@ func (w *Sweeper) compareUnlisted(ctx context.Context, b storage.Box) error {
 	return err
 }
 
-// missed finds out whether an awake box is lost, if its place neither lists tasks nor reports
-// their end. The box is lost if the place's Lifetime has passed since the last change of the
-// record. It is also lost if its connection was found closed twice, goneAfter apart, and the
-// runner has not connected again.
+// missed finds out whether a box is lost that is awake in a place which neither lists tasks nor
+// reports their end. The box is lost if the place's Lifetime has passed since the last change of the
+// record. It is also lost if its connection was found closed twice, goneAfter apart, and the runner
+// has not connected again.
 //
 // If lost is true, missed has written the loss into the record. The caller must read the
 // record again and handle the requests of the lost generation.

@@ -43,8 +43,8 @@ func (x *boxes) admit(ctx context.Context, d sessions.Delivery, box storage.Box)
 // allow returns Busy if the other boxes of a tenant use up its quota of running boxes. Several
 // callers at a time may start a few boxes too many.
 //
-// Store.Due also names sleeping boxes with items. If it names enough boxes to use up the quota,
-// allow reads their records.
+// Store.Due names the boxes that run, and sleeping ones with items. Only if these are enough to use
+// up the quota, allow reads their records.
 func (x *boxes) allow(ctx context.Context, id storage.BoxID, tenant string) error {
 	if x.BoxesOf == nil {
 		return nil

@@ -31,8 +31,7 @@ func wake(b storage.Box, owner, tokenHash string, now time.Time) storage.Box {
 }
 
 // retry takes the lease again after a start that failed or took too long. The new generation
-// fences a late runner of the old attempt. The old generation counts as lost, because it
-// ended without a bye, although it has executed nothing.
+// fences a late runner of the old attempt. The old generation counts as lost.
 func retry(b storage.Box, owner, tokenHash string, now time.Time) storage.Box {
 	attempt := b.Attempt + 1
 	b = wake(lose(b, b.Failure, now), owner, tokenHash, now)
@@ -86,8 +85,8 @@ func hello(b storage.Box, f frame.Hello, conn string, now time.Time) (storage.Bo
 	return b, write
 }
 
-// carryOver returns t for a runner that goes on in the generation after gen. If its processes
-// announced the change of a list in gen, the change counts for the next generation too.
+// carryOver returns t for a runner that goes on in the generation after gen. A list whose change the
+// runner announced in gen counts as announced in the next generation too.
 func carryOver(t storage.Told, gen storage.Generation) storage.Told {
 	for _, told := range []*storage.Generation{&t.Tools, &t.Prompts, &t.Resources} {
 		if *told == gen {

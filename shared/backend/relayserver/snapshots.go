@@ -53,7 +53,7 @@ func (r runner) snapshot(ctx context.Context, f frame.Snapshot) (frame.Frame, er
 	return reply, nil
 }
 
-// installed notes in the record of a box that its server's installed packages are in a snapshot.
+// installed writes into the box's record that a snapshot has the installed packages of its server.
 func (r runner) installed(ctx context.Context, f frame.Snapshot) error {
 	if r.h.Definition == nil {
 		return nil

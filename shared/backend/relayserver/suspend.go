@@ -50,8 +50,8 @@ func suspension(t Ticket, it frame.EventItem, raw []byte) (storage.Item, error) 
 }
 
 // suspend writes the item of a suspended delivery, in place of the item in state Taken if the
-// delivery has one. ok is false if the delivery has ended, or belongs to another generation by
-// now. ok is true without a write if the store has this suspension, or a later one, already.
+// delivery has one. If the store has this suspension or a later one already, suspend writes nothing.
+// ok is false if the delivery has ended, or belongs to another generation by now.
 func (x *boxes) suspend(ctx context.Context, it storage.Item, marked bool) (ok bool, err error) {
 	was := storage.Item{State: storage.Taken, Gen: it.Gen, Round: it.Round - 1}
 	for {
