@@ -50,7 +50,7 @@ type documents struct {
 	known   map[string]kept // what is remembered of documents, by client id
 	running map[string]int  // number of running fetches, by host
 	fetches int             // the sum of running
-	ended   chan struct{}   // closed when a fetch ends
+	ended   chan struct{}   // closed and replaced when a fetch ends
 }
 
 func newDocuments(store storage.Values, web *http.Client, hosts []string) *documents {

@@ -19,7 +19,7 @@ import (
 const (
 	grantIdle = 30 * 24 * time.Hour // how long a grant lasts without being used
 	grantLife = 90 * 24 * time.Hour // how long a grant lasts at most
-	grace     = time.Hour           // how long the refresh token two before the current one does not end the grant
+	grace     = time.Hour           // how long a late refresh token does not end the grant; see errLate
 )
 
 const refreshPrefix = "dr_"
@@ -121,8 +121,8 @@ func (b *grants) begin(ctx context.Context, g storage.Grant, handle string) (ref
 
 const keepTries = 3
 
-// keep extends a grant to its full lifetime after its tokens were sent. If keep fails, the client
-// has to sign in again when its access token has expired.
+// keep extends a new grant to grantIdle after its tokens were sent. If keep fails, the client has to
+// sign in again when its access token has expired.
 func (b *grants) keep(ctx context.Context, g storage.Grant) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepWithin)
 	defer cancel()
