@@ -120,7 +120,7 @@ type Missing struct {
 // Get returns what a principal has at the providers, by name, and the providers where it
 // has nothing valid. It first renews a token that has ended or ends soon: [Early] before
 // the end, or after half of the token's life if that is later. Cost: a read for each
-// provider. To renew a token costs two writes, and by an exchange one read more.
+// provider. A renewal costs two writes, and one by an exchange also a read.
 //
 // Errors: Unavailable.
 func (v *Vault) Get(ctx context.Context, tenant, principal string, providers []string) (has map[string]storage.Secret, missing []Missing, err error) {
