@@ -26,7 +26,7 @@ type calls struct {
 	tokens int       // tokens that were taken from the bucket and not spent yet
 	until  time.Time // when the tokens are lost
 	batch  int       // how many tokens to take from the bucket next time
-	backup time.Time // when the bucket of the method alone is full again
+	backup time.Time // when the bucket in memory, for a store that is down, is full again
 	flood  time.Time // when no refusal counts any more; see floods
 }
 

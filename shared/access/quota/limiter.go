@@ -37,7 +37,7 @@ type Config struct {
 	Log    *slog.Logger // gets failures of the store, at most one a minute; nil: no log
 }
 
-// maxKnown bounds the callers, and the tenants, that an instance remembers.
+// maxKnown is the number of callers from which on an instance forgets silent ones.
 const maxKnown = 10_000
 
 // New returns a Limiter, or nil if the servers file has no limits: then nothing is limited
@@ -119,8 +119,8 @@ func (l *Limiter) trouble(what string, err error) {
 }
 
 // Admit implements [storage.Gate]. For a message with calls it takes one token for each call
-// from the rate of the principal, and one of the principal's slots. Other requests are
-// refused only when the money of the month is used up.
+// from the rate of the principal, and one of the principal's slots. Only the cap of money
+// applies to other requests.
 //
 // Cost: one read of the account in 30 seconds for each instance and tenant. A rate costs
 // one write for each batch of tokens. A limit of calls in flight costs a write for each call,
