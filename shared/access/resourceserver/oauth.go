@@ -137,7 +137,8 @@ func (s *ResourceServer) identity(g grant, token string) (storage.Identity, erro
 }
 
 // Confirm checks whether a caller whose token was valid earlier may still use a server. The
-// argument text is the Credential of the caller's identity. Costs and errors are as for Verify.
+// argument text is the Credential of the caller's identity. Without introspection, only the expiry
+// of the token is checked. Costs and errors are as for Verify.
 func (s *ResourceServer) Confirm(ctx context.Context, text, server string) error {
 	g, err := s.confirmed(ctx, text)
 	if err != nil || s.introspec == nil {
