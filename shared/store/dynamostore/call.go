@@ -127,7 +127,7 @@ func (q *requests) get(ctx context.Context, pk, sk string) (row, error) {
 // there is none.
 //
 // Each put has a nonce. If the row that refuses a put has the put's nonce, an earlier attempt
-// wrote the row and the answer was lost, so put reports success.
+// wrote the row and the answer was lost, so put reports success, without the replaced row.
 func (q *requests) put(ctx context.Context, r row, condition string, values row) (old row, written bool, err error) {
 	nonce := storage.NewNonce()
 	r["o"] = str(nonce)
@@ -247,7 +247,7 @@ func (q *requests) remove(ctx context.Context, k row, condition string, values r
 type span struct {
 	pk, from, to string
 	backwards    bool
-	limit        int        // rows of the first request; 0 for as many as there are
+	limit        int        // most rows of the first request; 0 for no limit
 	next         func() int // returns the limit of each further request; nil: limit, but at least 100
 	fields       string     // the attributes to return, "" for all
 	as           string     // the name under which to count the requests; "" for Query

@@ -96,9 +96,9 @@ func (p Location) Client(credentials aws.CredentialsProvider, transport dynamodb
 	return dynamodb.New(o)
 }
 
-// EnsureTable makes sure that the table exists and can be written to, within the time
-// of ctx. It creates a missing table at an endpoint (DynamoDB Local). A missing table
-// on AWS is an error, because a stack creates it there.
+// EnsureTable makes sure that the table exists, within the time of ctx. It creates a missing
+// table at an endpoint (DynamoDB Local), and waits until it can be used. A missing table on
+// AWS is an error, because a stack creates it there.
 //
 // Errors: NotFound (on AWS) with what to do, Unavailable.
 func (p Location) EnsureTable(ctx context.Context, credentials aws.CredentialsProvider) error {

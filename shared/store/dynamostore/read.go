@@ -71,8 +71,8 @@ func (s *Store) newReader(id storage.ID, stream storage.StreamID, after storage.
 }
 
 // page reads forwards from the index after the cursor. If no batch begins there, it calls
-// r.previous. A batch that is written meanwhile either begins
-// at that index, or is read by r.previous.
+// r.previous. A batch that is written meanwhile either begins at that index, or is read by
+// r.previous.
 func (r *reader) page(ctx context.Context, limit int) (storage.Page, error) {
 	if r.after == math.MaxInt64 || len(r.stream) > maxKey {
 		return storage.Page{}, nil

@@ -114,9 +114,9 @@ func (s *Store) List(ctx context.Context, tenant string, after storage.ID, limit
 }
 
 // list returns up to limit records whose partition keys follow afterKey, in the order of these
-// keys. The function keysAfter returns, in order, up to limit partition keys that follow key; list
-// ends when there are none. list leaves out rows that have expired, and those for which the result ok
-// of decode is false.
+// keys. The function keysAfter returns the next partition keys in order, and none at the end; its
+// argument limit is how many records list still wants. list leaves out rows that have expired, and
+// those for which the result ok of decode is false.
 func list[T any](
 	ctx context.Context, q *requests, afterKey string, limit int, keysAfter func(key string, limit int) ([]string, error), decode func(row) (v T, ok bool, err error),
 ) ([]T, error) {
