@@ -42,7 +42,7 @@ type Server struct {
 }
 
 // Endpoint returns the URL of the DynamoDB, and starts DynamoDB Local first if
-// needed. It returns the same error each time, which says what to install.
+// needed. It returns the same result each time.
 func (s *Server) Endpoint() (string, error) {
 	s.once.Do(func() {
 		if s.url = s.Running; s.url != "" {
