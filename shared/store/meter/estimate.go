@@ -16,7 +16,7 @@ import (
 //   - a write costs one unit for each 1 KB, rounded up, and one more if an index changes;
 //   - a Wait costs as much as DynamoDB's polls in that time, though this store may make none.
 //
-// A failed call counts as one request. The estimate leaves out the cost of bounding the
+// A failed call counts as one attempt. The estimate leaves out the cost of bounding the
 // log and of deleting or replacing a larger row. An EstimateStore is safe for concurrent
 // use.
 type EstimateStore struct {

@@ -34,7 +34,7 @@ type Options struct {
 
 // tally counts what a storage.Account does not have.
 type tally struct {
-	messages float64 // what AWS bills for posted messages
+	messages float64 // posted messages, as AWS bills them
 	pushed   int     // bytes posted to clients
 	wakes    int
 	boxStart time.Duration // from when a box was woken until its runner connected; zero if it did not
