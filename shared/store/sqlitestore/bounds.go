@@ -93,9 +93,9 @@ const weighLog = `
 SELECT coalesce(sum(n), 0), coalesce(sum(bytes), 0), coalesce(min(stream), ''), coalesce(min(written), 0) FROM events
 WHERE session = ? AND expires > ?`
 
-// weigh returns how full a session's log is (see share), and whether it may be over its limits. It may
-// be if it exceeds openFactor times a limit. It may also be if it exceeds a limit, and has a batch
-// that is older than Settle or in the standalone stream.
+// weigh returns how full a session's log is (see share), and whether it may be over its limits. A log
+// beyond openFactor times a limit may be. So may a log beyond a limit that has a batch older than
+// Settle, or one of the standalone stream.
 func (s *Store) weigh(ctx context.Context, id storage.ID) (share float64, over bool, err error) {
 	var events int
 	var size, oldest int64
@@ -129,7 +129,7 @@ func (s *Store) logOf(ctx context.Context, id storage.ID) ([]logBatch, error) {
 
 // tooMuch returns the batches to drop from a session's log, which it takes sorted by stream and
 // first index. If the log exceeds a limit, so many batches are dropped that it has seven eighths of
-// that limit, and the next batch does not exceed it again.
+// both limits, and the next batch does not exceed one again.
 func tooMuch(log []logBatch, o Options, now int64) []logBatch {
 	var (
 		drop   []logBatch

@@ -58,7 +58,7 @@ func (q *queue) withdraw(w *write) (waited bool) {
 	return i >= 0
 }
 
-// commit writes to the disk, or returns why it could not.
+// commit executes a write, or returns why it could not.
 //
 // Writes queue up while another write has the connection. The next caller to get the connection
 // writes the whole queue in one transaction, with one fsync, and then releases all callers.
@@ -76,7 +76,7 @@ func (d *database) commit(ctx context.Context, w *write) error {
 		uncut := context.WithoutCancel(ctx)
 		d.writeGroup(uncut, d.queue.take())
 		if _, known := d.watch.recent(); d.options.Alone && !known {
-			// Ask for Store.kept, which needs the data version but does not wait for the connection.
+			// Store.kept needs a recent data version, and does not wait for the connection to read one.
 			_, _ = d.ask(uncut)
 		}
 		d.writer.end()

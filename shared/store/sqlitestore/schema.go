@@ -79,7 +79,7 @@ CREATE TABLE purges (hour INTEGER NOT NULL, session TEXT NOT NULL, PRIMARY KEY (
 ` + purgeTriggers
 
 // The triggers use ON CONFLICT clauses. The conflict policy of the firing statement would override
-// OR IGNORE, and it is ABORT for the update of an upsert.
+// OR IGNORE, and this policy is ABORT for the update of an upsert.
 const purgeTriggers = `
 CREATE TRIGGER events_written AFTER INSERT ON events BEGIN
 	INSERT INTO purges (hour, session) VALUES (new.purge / 3600000000, new.session) ON CONFLICT DO NOTHING;

@@ -3,7 +3,7 @@
 //
 // A write is on the disk when its method returns: it survives the death of any process, and of
 // the machine. [Options].Behind lets most writes return before their fsync. A write with
-// [storage.Lazily] need not have an fsync.
+// [storage.Lazily] needs no fsync.
 package sqlitestore
 
 import (
@@ -40,11 +40,11 @@ type Options struct {
 	// Age is the longest time for which the store keeps an event. Default:
 	// [storage.EventAge].
 	Age time.Duration
-	// Behind lets a write of the log, or of the record of a session or a box, return when the
-	// operating system has it; its fsync follows at once. The death of any process loses
-	// nothing. A power cut may lose the newest of these writes, with all writes after the first
-	// lost one. Keys, grants, tokens, values, claims and ends of sessions are on the disk when
-	// their method returns, and so is all that was written before.
+	// Behind lets most writes return when the operating system has them; their fsync follows at
+	// once. The death of any process loses nothing. A power cut may lose the newest of these writes,
+	// with all writes after the first lost one. Keys, grants, tokens, tickets, durable values, claimed
+	// items and ends of sessions are on the disk when their method returns, and so is all that was
+	// written before.
 	Behind bool
 	// Alone says that no other program executes calls of the sessions in this file. If Alone is set,
 	// the Store caches sessions and boxes. It removes a session or box from the cache when it writes
