@@ -18,10 +18,12 @@ const (
 	official        = "io.modelcontextprotocol/"
 )
 
-// Owners returns the members that may have a method of an extension. These are the members that
-// declare the extension to which the method belongs by its name. If no member does, Owners returns
-// the members that declare any unofficial extension. If no member does that either, it returns the
-// members whose Result is nil. A Result is a member's answer to initialize, nil if it is not known.
+// Owners returns the members that may have a method of an extension. Results are answers to initialize,
+// nil if not known. Owners returns the first of these sets that is not empty:
+//
+//   - the members that declare the extension to which the method belongs by its name;
+//   - the members that declare any unofficial extension;
+//   - the members whose Result is nil.
 func Owners(method string, members ...List) []string {
 	var of, vendors, unknown []string
 	for _, m := range members {

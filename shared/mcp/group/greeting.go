@@ -8,7 +8,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Info returns the serverInfo of a group.
+// Info returns the serverInfo that every group has.
 func Info() json.RawMessage { return json.RawMessage(`{"name":"dormouse","version":"1"}`) }
 
 // Greeting returns the result of initialize of a group, without a protocol version. It joins the
@@ -61,8 +61,8 @@ func anything() map[string]any {
 	}
 }
 
-// join adds the keys of source to target. It joins two objects under one key in the same way. Any other
-// value in target stays, unless source has true.
+// join adds the keys of source to target. For a key of both it joins two objects in the same way.
+// Otherwise an object or true in source replaces the value in target.
 func join(target, source map[string]any) {
 	for key, value := range source {
 		has, ok := target[key].(map[string]any)
@@ -87,7 +87,7 @@ func Joined(method string, list, page json.RawMessage) json.RawMessage {
 	return list
 }
 
-// Whole returns a list without nextCursor, after [Joined] has added the entries of all other pages.
+// Whole removes nextCursor from a list to which the caller has added all other pages ([Joined]).
 func Whole(method string, list json.RawMessage) json.RawMessage {
 	if wire.Lookup(list, "nextCursor") == nil {
 		return list
@@ -114,8 +114,8 @@ func Unknown() json.RawMessage {
 	return json.RawMessage(`{"capabilities":{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"listChanged":true,"subscribe":true}}}`)
 }
 
-// Subscription returns the params of a subscriptions/listen for one member, made from params, those
-// that the client sent to the group. greeting is the member's answer to initialize, or [Unknown].
+// Subscription returns the params of a subscriptions/listen for one member. params are those that the
+// client sent to the group. greeting is the member's answer to initialize, or [Unknown].
 // wanted is false if the member can send none of the notifications that the client wants.
 func Subscription(member string, params, greeting json.RawMessage) (own json.RawMessage, wanted bool) {
 	filter := map[string]any{}
@@ -156,7 +156,7 @@ func Subscription(member string, params, greeting json.RawMessage) (own json.Raw
 // their params.notifications.
 type Acks map[string]any
 
-// Add adds an acknowledgement, after a [View] has changed the names in it.
+// Add adds a member's acknowledgement. The caller has translated it with [View.Message].
 func (a Acks) Add(raw []byte) {
 	var more map[string]any
 	if json.Unmarshal(wire.Lookup(raw, "params", "notifications"), &more) != nil {

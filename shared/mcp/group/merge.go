@@ -42,8 +42,7 @@ func kind(method string) (list, name string) {
 }
 
 // Merge returns the entries of all lists, in their order, under their names in the group. If plain is
-// true, a name or URI that only one member has is also its name in the group, except for URIs with one of
-// keptSchemes.
+// true, an entry keeps a name or URI that no other member has, except for URIs with one of keptSchemes.
 func (n *Names) Merge(method string, plain bool, lists ...List) []Entry {
 	list, name := kind(method)
 	var all []Entry

@@ -15,7 +15,7 @@ const separator = "__"
 // the name, "--", and a hash of the whole name.
 const (
 	maxName = 64
-	maxWord = 30 // most characters of the word that stands for a member
+	maxWord = 30 // the longest result of wordOf
 	mark    = "--"
 	hashLen = 8
 )
@@ -27,7 +27,7 @@ type Names struct {
 
 type word struct{ text, member string }
 
-// NewNames returns the Names of a group with these members.
+// NewNames takes the names of a group's members, in any order.
 func NewNames(members []string) *Names {
 	n := &Names{}
 	for _, m := range members {

@@ -239,7 +239,7 @@ func (t Target) To(member, own string) Target {
 	return t
 }
 
-// Own returns the member's own name or URI, or its own id as JSON.
+// Own returns the member's own name, URI or id. It returns the id 12 as "12".
 func (t Target) Own() string {
 	if s, ok := wire.String(t.own); ok {
 		return s
