@@ -178,5 +178,5 @@ func (g *Group) tasks(ctx context.Context, id storage.ID) (json.RawMessage, erro
 			missing[name] = g.whyNot(err)
 		}
 	}
-	return without(group.TaskList(all...), missing), nil
+	return withUnavailable(group.TaskList(all...), missing), nil
 }

@@ -62,7 +62,7 @@ func resumed(lastID string) (id string, places map[string]storage.Index, err err
 	id, rest, ok := strings.Cut(lastID, placeNext)
 	if !ok {
 		if lastID != "" {
-			_, err = storage.ParseEventID(lastID) // the id of an event of one server says nothing about the streams of a group
+			_, err = storage.ParseEventID(lastID) // the id is from the address of one server, so only its form is checked
 		}
 		return "", places, err
 	}
@@ -80,7 +80,7 @@ func resumed(lastID string) (id string, places map[string]storage.Index, err err
 // following is the event stream of an HTTP+SSE client.
 type following struct {
 	*merged
-	places map[string]storage.Index // index of the last event that the client has of each member's stream, as of the last Cursor
+	places map[string]storage.Index // by member, the index of the last event that the client has; Cursor updates it
 	// joining has the members that a message with the method markJoined has announced, but whose session
 	// does not exist yet. The value counts the attempts to open the member's stream.
 	joining map[string]int

@@ -44,7 +44,7 @@ type Group struct {
 
 var _ sessions.Endpoint = (*Group)(nil)
 
-// New returns the Group that c describes.
+// New keeps c, so the caller must not change its Members.
 func New(c Config) *Group {
 	members := make([]string, len(c.Members))
 	for i, m := range c.Members {
@@ -100,7 +100,7 @@ func joinedMark(member string) []byte {
 	return wire.NewNotification(markJoined, append(wire.AppendString([]byte(`{"server":`), member), '}'))
 }
 
-// joinedOf returns the member that the mark raw names. It returns "" if raw is no mark.
+// joinedOf returns the member that a mark names, "" if raw is no mark.
 func joinedOf(raw []byte) string {
 	if method, _ := wire.String(wire.Lookup(raw, "method")); method != markJoined {
 		return ""
@@ -177,7 +177,6 @@ func (r *renamed) Close() (string, time.Duration, bool) {
 	return r.place(cursor), retry, now
 }
 
-// response is the [sessions.Response] for a message to a member.
 type response struct {
 	renamed
 	of sessions.Response

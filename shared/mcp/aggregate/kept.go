@@ -24,14 +24,13 @@ const (
 )
 
 // Kept caches which member of a group has which tool, prompt or resource, so that not every call
-// reads the lists of all members. All handshake records of the store must be written through the
-// store of [Kept.Watch], in this program only. The zero value is ready. A Kept is safe for concurrent
-// use.
+// reads the lists of all members. Only this program may write the store's handshake records, and only
+// through [Kept.Watch]. The zero value is ready. A Kept is safe for concurrent use.
 type Kept struct {
 	mu     sync.Mutex
 	of     map[[sha256.Size]byte]*index // the indexes, by Group.key
-	making map[*index]bool              // indexes that are being made
-	names  int                          // the sum of the names in all indexes
+	making map[*index]bool
+	names  int // the sum of the names in all indexes
 }
 
 // index has the names of one kind in a group: of tools, prompts, resources or resource templates.
@@ -39,7 +38,7 @@ type Kept struct {
 type index struct {
 	records map[string]bool   // the handshake records that the index depends on
 	whole   bool              // members without a list in a record were asked, even sleeping ones
-	made    time.Time         // when the index began to be made; Kept.mu guards it
+	made    time.Time         // when a caller last began to make the index; Kept.mu guards it
 	stale   bool              // a record has changed since made; Kept.mu guards it
 	entries []group.Entry     // the entries, without Raw
 	names   map[string]int    // maps a name in the group to the index of its entry in entries
@@ -96,8 +95,8 @@ func (g *Group) index(ctx context.Context, kind string, s storage.Session, wakes
 	return x, nil
 }
 
-// confirm drops the index of a kind if it lacks an entry of list, which the client gets now. [Kept.Watch]
-// sees only the changes of lists that are in handshake records.
+// confirm drops the index of a kind if it lacks an entry of the list that a client gets now. [Kept.Watch]
+// does not see changes of lists that no handshake record has.
 func (g *Group) confirm(kind string, s storage.Session, list []group.Entry) {
 	if g.Kept == nil {
 		return
@@ -136,9 +135,8 @@ func (g *Group) key(kind string, s storage.Session) [sha256.Size]byte {
 	return sha256.Sum256(text)
 }
 
-// get returns the index of a key, or nil if the caller must make it. If finds returns false for an
-// index, only the first of several callers makes a new index; the others get the old one
-// meanwhile.
+// get returns the index of a key, or nil if the caller must make it. If finds returns false for an index
+// that is older than lookAgain, the first caller makes a new one, and the others get the old one meanwhile.
 func (k *Kept) get(key [sha256.Size]byte, wakes bool, finds func(*index) bool) *index {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -184,7 +182,6 @@ func (k *Kept) end(key [sha256.Size]byte, x *index) {
 	k.names += len(x.entries)
 }
 
-// drop drops x, if it is still the index of key.
 func (k *Kept) drop(key [sha256.Size]byte, x *index) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

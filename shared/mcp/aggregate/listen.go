@@ -85,13 +85,13 @@ func (g *Group) Again(lastID string) string {
 type listening struct {
 	*merged
 	of     storage.Session
-	places map[string]string // event id of the last event that the client had of each member's stream at the beginning
+	places map[string]string // by member, the event id with which the client has come back
 	until  func(hold time.Duration) time.Time
 
-	begun   bool      // the method begin has succeeded
+	begun   bool
 	start   string    // event id that stands for the position before the first event
-	next    time.Time // when to read the session's record and call listed; zero until readAll is called
-	late    int       // the last result of unlisted
+	next    time.Time // when to look again for the end of the session and for new lists; zero before readAll
+	late    int       // how many members had no list of tools in a record at the last look
 	open    int       // how many streams of members are read
 	marks   *part     // the stream with the messages of method markJoined, nil if the session uses all members
 	waiting bool      // no member's stream is read yet, and a message in marks may still announce one
@@ -107,8 +107,8 @@ func (l *listening) Next(ctx context.Context, until time.Time) ([]sessions.Event
 	}
 	for l.open > 0 || l.waiting {
 		wake := l.next
-		if until.Before(l.end) && until.Before(wake) {
-			wake = until // not if until is the end of the response: all streams end by themselves then
+		if until.Before(l.end) && until.Before(wake) { // at l.end all streams end by themselves
+			wake = until
 		}
 		h, some, err := l.wait(ctx, wake)
 		var events []sessions.Event
@@ -120,7 +120,7 @@ func (l *listening) Next(ctx context.Context, until time.Time) ([]sessions.Event
 		case !time.Now().Before(l.next):
 			l.next = l.next.Add(l.g.Look)
 			if _, _, err := l.g.Host.Load(ctx, l.g.As, l.id); errors.Is(err, storage.NotFound) {
-				l.done = true // the session has ended
+				l.done = true
 				return nil, nil
 			}
 			events = l.listed(ctx)
@@ -136,8 +136,7 @@ func (l *listening) Next(ctx context.Context, until time.Time) ([]sessions.Event
 	return l.listed(ctx), nil
 }
 
-// begin makes the first read of each member's stream, and returns the events that the streams have
-// already.
+// begin calls the function begin for each member's stream, and returns the events of all.
 func (l *listening) begin(ctx context.Context) (events []sessions.Event, err error) {
 	l.end = l.until(l.Hold())
 	early := make([]heard, len(l.parts))
@@ -154,7 +153,7 @@ func (l *listening) begin(ctx context.Context) (events []sessions.Event, err err
 }
 
 // begin makes the first read of a member's stream, which takes the lease of a standalone stream
-// ([sessions.Manager.Listen]). It returns the events that the stream has already.
+// ([sessions.Manager.Listen]). It does not wait for events.
 func begin(ctx context.Context, p *part) (heard, error) {
 	s := p.stream.(sessions.Resumable)
 	events, err := s.Next(ctx, time.Now())
@@ -230,7 +229,7 @@ func (l *listening) part(ctx context.Context, c sessions.Caller) (*part, error) 
 	}
 }
 
-// listed returns list_changed notifications if unlisted returns less than at the last call of listed.
+// listed returns list_changed notifications if unlisted returns less than l.late, and sets l.late anew.
 func (l *listening) listed(ctx context.Context) (events []sessions.Event) {
 	if l.late == 0 {
 		return nil

@@ -17,8 +17,8 @@ import (
 )
 
 // A handshake record in the store keeps the lists that a member has given. The lists of a group come
-// from these records, in one read. The group asks a member if no record has its list, or if the record
-// may be out of date and the member's box is awake. A list wakes no server that has been listed before.
+// from these records. The group asks a member if no record has its list, or if the record may be out of
+// date and the member's box is awake. A list wakes no server that has been listed before.
 // When that server starts later and has another list, the client gets list_changed.
 
 // firstLists is how long a list waits for the members that have to be asked. A member that
@@ -76,14 +76,13 @@ func (g *Group) list(ctx context.Context, m wire.Message, s storage.Session, cli
 	if m.Method == group.MethodSkillsList && client != nil {
 		result = append(result[:len(result)-1], `,"ttlMs":0,"cacheScope":"private"}`...)
 	}
-	return without(result, missing), nil
+	return withUnavailable(result, missing), nil
 }
 
-// without returns list with the members that could not be asked, and the reason for each, under
-// metaUnavailable.
-func without(list json.RawMessage, missing map[string]string) json.RawMessage {
+// withUnavailable adds [metaUnavailable] to list: the members that could not be asked, with the reasons.
+func withUnavailable(list json.RawMessage, missing map[string]string) json.RawMessage {
 	meta, err := json.Marshal(map[string]map[string]string{metaUnavailable: missing})
-	if len(missing) == 0 || err != nil { // strings always marshal
+	if len(missing) == 0 || err != nil { // err is always nil for a map of strings
 		return list
 	}
 	return append(append(append(list[:len(list)-1], `,"_meta":`...), meta...), '}')
@@ -313,7 +312,7 @@ func (g *Group) begin(ctx context.Context, c sessions.Caller, s storage.Session,
 		return nil, err
 	}
 	id := sessions.MemberID(s.ID, c.Server.Name)
-	if g.aside() { // Ask keeps the answer from being pushed to the client
+	if g.aside() { // Accept would push the answer to the client
 		call, err := h.Ask(ctx, c, id, m)
 		if errors.Is(err, storage.NotFound) && isListed(method) {
 			// Do not open a session only for a list: nothing would read its stream.

@@ -87,8 +87,8 @@ func (m *merged) wait(ctx context.Context, deadline time.Time) (h heard, some bo
 	}
 }
 
-// pass returns the events of h in the form in which the client gets them. Each gets the result of id as
-// its event id, which names the client's position in all streams.
+// pass returns the events of h as the client gets them. It moves h.of past each event, and then takes the
+// event id from the function id, which names the client's position in all streams.
 func (m *merged) pass(h heard, id func() string) (events []sessions.Event) {
 	gap := false
 	for i, e := range h.events {

@@ -14,8 +14,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/group"
 )
 
-// target returns the member that a message is for, and the member's own name for what the message names.
-// Errors: *[wire.Error] for a name that no member has.
+// target returns the Target of a message. It looks in the members' lists for a name that does not tell
+// its member. Errors: *[wire.Error] for a name that no member has.
 func (g *Group) target(ctx context.Context, id storage.ID, m wire.Message) (group.Target, error) {
 	t := g.names.Find(m)
 	if _, ok := g.member(t.Member); ok && !group.Short(t.Name) || t.Kind == "" {
@@ -28,7 +28,7 @@ func (g *Group) target(ctx context.Context, id storage.ID, m wire.Message) (grou
 	return t, err
 }
 
-// resolve finds a name that has no prefix, or a shortened one ([group.Short]), in the members' lists.
+// resolve looks in the members' lists for a name without a prefix, or for a shortened name ([group.Short]).
 func (g *Group) resolve(ctx context.Context, id storage.ID, t group.Target) (group.Target, error) {
 	s, err := g.model(ctx, id)
 	if err != nil {
@@ -123,7 +123,7 @@ func (g *Group) owner(ctx context.Context, id storage.ID, m wire.Message) (membe
 		return "", err
 	}
 	client := declared(s.Init)
-	if id == "" { // s is made up
+	if id == "" { // a modern client has no session
 		client = declaredIn(m)
 	}
 	known, err := g.greetings(ctx, s.Version, client)
@@ -180,7 +180,7 @@ func (g *Group) unknown(id storage.ID, t group.Target, x *index, silent map[stri
 
 const (
 	mostMeant    = 3   // how many names an error may propose
-	longestMeant = 128 // bytes of a name that somebody may have mistyped
+	longestMeant = 128 // for a name of more bytes an error proposes none
 )
 
 // meant proposes tools or prompts in place of a name that is not in x: those that have this name at

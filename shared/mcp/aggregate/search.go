@@ -79,5 +79,5 @@ func (g *Group) find(ctx context.Context, m wire.Message, s storage.Session) (js
 		text += "\nThe server " + server + " cannot be asked for its tools: " + missing[server]
 	}
 	result := append([]byte(`{"content":[{"type":"text","text":`), wire.AppendString(nil, text)...)
-	return without(append(append(append(result, `}],"structuredContent":`...), structured...), '}'), missing), nil
+	return withUnavailable(append(append(append(result, `}],"structuredContent":`...), structured...), '}'), missing), nil
 }
