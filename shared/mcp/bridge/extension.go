@@ -38,8 +38,7 @@ func withoutTasks(capabilities object) object {
 }
 
 // Extended reports whether the client declares anything besides the capabilities of MCP
-// itself and tasks. A client that is not Extended gets no notifications that MCP does not
-// know.
+// itself and tasks. Only an Extended client gets the notifications of extensions.
 func (r Request) Extended() bool { return len(beyond(r.Capabilities)) > 0 }
 
 // Kind is a hash of what the client declares besides the capabilities of MCP itself and tasks, such as

@@ -99,9 +99,9 @@ func (l Legacy) Initialize(discover json.RawMessage) json.RawMessage {
 	return o.encode()
 }
 
-// Plain returns a modern server's result of a method in the form of the legacy era. If the method is
-// one of an extension and the result has only one of ttlMs and cacheScope, the member stays: it
-// belongs to the extension.
+// Plain returns a modern server's result of a method in the form of the legacy era. In a result of an
+// extension's method, ttlMs stays if there is no cacheScope, and the other way round: it belongs to the
+// extension.
 func Plain(method string, result json.RawMessage) json.RawMessage {
 	o, ok := objectOf(result)
 	if !ok {

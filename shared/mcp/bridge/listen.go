@@ -9,8 +9,8 @@ import (
 
 // Limits of one subscriptions/listen.
 const (
-	maxSubscriptions = 100 // resources of one subscription
-	maxTasks         = 16
+	maxResources = 100
+	maxTasks     = 16
 )
 
 // Listener is the response to a subscriptions/listen. It selects the notifications that the client
@@ -21,7 +21,7 @@ type Listener struct {
 	lists  object          // such as {"toolsListChanged": true}, for the lists whose changes the client gets
 	uris   []string        // the resources whose changes the client gets
 	tasks  []string        // the taskIds of the tasks whose changes the client gets
-	more   bool            // the client gets the notifications of extensions, which are in no filter
+	more   bool            // the client also gets the notifications of extensions
 }
 
 // NewListener reads a subscriptions/listen. handshake is the server's result of initialize. A
@@ -53,8 +53,8 @@ func NewListener(r Request, handshake json.RawMessage) (*Listener, error) {
 	}
 	slices.Sort(uris)
 	uris = slices.Compact(uris)
-	if len(uris) > maxSubscriptions {
-		return nil, invalid("%d resources in one subscription; listen to at most %d", len(uris), maxSubscriptions)
+	if len(uris) > maxResources {
+		return nil, invalid("%d resources in one subscription; listen to at most %d", len(uris), maxResources)
 	}
 	if can("resources", "subscribe") {
 		l.uris = uris

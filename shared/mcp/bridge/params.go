@@ -13,8 +13,8 @@ import (
 // compares no headers for a server that has more.
 const maxParams = 16 << 10
 
-// headerParams maps the name of a tool and a header to the path of the argument that the header
-// repeats. The key for a header is what follows Mcp-Param- in its name, in lower case.
+// headerParams maps a tool to its headers, and a header to the path of the argument that it repeats.
+// The key of a header is what follows Mcp-Param- in its name, in lower case.
 type headerParams map[string]map[string][]string
 
 // HeaderParams returns which headers must repeat arguments of the tools in a result of tools/list
@@ -99,8 +99,8 @@ func NotedTasks(notes json.RawMessage, r Request) TaskSupport {
 	return TaskSupport(support)
 }
 
-// annotated adds the x-mcp-header annotations of the properties of a schema, at any depth, to params.
-// It returns false if one is invalid. path is where the schema is in the arguments.
+// annotated adds to params the x-mcp-header annotations in a schema, and in the schemas within it. path is
+// the path in the arguments of what the schema describes. It returns false if an annotation is invalid.
 func annotated(schema json.RawMessage, path []string, params map[string][]string) bool {
 	properties, _ := objectOf(wire.Lookup(schema, "properties"))
 	for _, p := range properties {

@@ -18,7 +18,7 @@ type question struct {
 	params json.RawMessage
 }
 
-// Answer is a response to a server's question.
+// Answer is a response to the server's question with the id Question.
 type Answer struct {
 	Question string
 	Raw      []byte // the JSON-RPC response

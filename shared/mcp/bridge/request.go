@@ -27,7 +27,7 @@ const (
 type Request struct {
 	wire.Message
 	Version      string
-	Capabilities json.RawMessage // the object clientCapabilities
+	Capabilities json.RawMessage
 	Client       json.RawMessage // the object clientInfo, nil if the request has none
 	LogLevel     string          // "" if the client wants no log messages
 	Token        json.RawMessage // the progress token, nil for none
@@ -96,8 +96,8 @@ func rounds(method string) bool {
 // Forward returns the params for a modern server, nil for none. For a legacy server the caller must
 // also [Strip] them.
 //
-// Forward strips the params of a call that may become a task. The server's questions are then in the
-// log, as for a legacy client ([Legacy.Ask]), and tasks/get finds them there.
+// A call that may become a task reaches the server as if from a legacy client. The server's questions are
+// therefore in the log ([Legacy.Ask]), where tasks/get finds them.
 func (r Request) Forward() json.RawMessage {
 	if r.mayBeTask() {
 		return Strip(r.Method, r.Params)

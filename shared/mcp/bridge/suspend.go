@@ -67,9 +67,9 @@ func unable(why string) *wire.Error {
 // Asked is a question that a legacy client gets.
 type Asked = storage.Question
 
-// Ask makes questions to a legacy client out of inputs, and the JSON-RPC requests that ask them. The id of
-// the question for inputs[i] is [storage.QuestionID] of the stream, the round and first + i. Rounds count
-// from 1. index says which request of a batch needs the inputs. A fault says that the client has not
+// Ask returns a question to a legacy client for each of inputs, and the JSON-RPC requests that ask them.
+// The id of question i is [storage.QuestionID] of stream, round and first+i; the first round is 1. index
+// is the index in its batch of the request that needs the inputs. A fault says that the client has not
 // declared the capability for a question.
 func (l Legacy) Ask(stream string, round, first, index int, inputs []Input) (asked []Asked, requests [][]byte, fault *wire.Error) {
 	for i, in := range inputs {
@@ -122,10 +122,9 @@ func withParams(m wire.Message, params object) []byte {
 	return wire.NewRequest(m.ID, m.Method, params.encode())
 }
 
-// Again returns what is sent to the server when its questions are answered: the request or batch raw,
-// whose requests [Retry] has made, with the answers. If a client answered an elicitation with an
-// error, the server gets "action": "cancel". An error of the client for another question ends the
-// call, and Again returns it.
+// Again adds the client's answers to raw, a request that [Retry] has made, or a batch of them. If a client
+// answered an elicitation with an error, the server gets "action": "cancel". An error of the client for
+// another question ends the call, and Again returns it.
 func Again(raw []byte, questions []storage.Question, answers []storage.Answer) ([]byte, *wire.Error) {
 	given := map[string]wire.Message{}
 	for _, a := range answers {

@@ -127,13 +127,13 @@ func capabilitiesOf(word string) json.RawMessage {
 // from the first on. One goroutine uses it.
 type Task struct {
 	Name   string          // the taskId
-	Keep   time.Duration   // how long events are kept
+	Keep   time.Duration   // how long the log keeps an event
 	Lost   bool            // the result is not kept any more
 	Server json.RawMessage // the server's serverInfo
 
 	stream       storage.StreamID // stream of the call
 	made         time.Time        // when the call became a task
-	capabilities json.RawMessage  // capabilities of the client
+	capabilities json.RawMessage  // of the client that made the call, and of the one that fetches the task
 	asked        []question       // questions that the server has asked and not withdrawn
 	said         string           // message of the latest progress notification
 	response     *wire.Message    // response to the call, nil until the call has ended
@@ -285,9 +285,9 @@ func (t *Task) Waits(answered map[string]bool) bool {
 }
 
 func (t *Task) members(status string, now time.Time, poll time.Duration) object {
-	// No record says when the status changed. A task whose status is no longer "working" gets the
-	// present time. The result is kept for t.Keep after the end of the call, which is not known, so
-	// ttlMs grows with the age of the task.
+	// No record says when the status changed, so a task that is no longer "working" gets the present time.
+	// ttlMs counts from createdAt, but the result is kept for t.Keep from the end of the call, which can be
+	// at any time. ttlMs is therefore the next multiple of t.Keep after the age of the task.
 	updated, keep := now, t.Keep*(1+t.Age(now)/t.Keep)
 	if status == statusWorking {
 		updated = t.made

@@ -20,7 +20,7 @@ type Turn struct {
 	server json.RawMessage  // the server's serverInfo
 	state  State            // the State that came with the request, zero for none
 	given  map[string]bool  // ids of the questions that have an answer
-	used   map[string]bool  // keys of early answers that a question has got; see early
+	used   map[string]bool  // keys of the answers that the method early has returned
 
 	at       storage.Index   // index of the last event
 	open     []question      // questions that the client must be asked
@@ -88,13 +88,14 @@ type Step struct {
 	Reply  *Response // the end of the call, nil for none
 }
 
-// Response is the message that ends the response to a client.
+// Response is the JSON-RPC response to the client's request.
 type Response struct {
 	Raw  []byte
 	Code wire.Code // code of an error, 0 for a result
 }
 
-// Take takes the next event of the call and returns what to do about it.
+// Take takes the next event of the call. It passes on no notification up to State.Seen: an earlier
+// response has done that.
 func (t *Turn) Take(e storage.Event) Step {
 	seen := e.Index <= t.state.Seen
 	t.at = e.Index
@@ -148,9 +149,9 @@ func (t *Turn) ask(index storage.Index, m wire.Message, seen bool) Step {
 	return Step{}
 }
 
-// keyFor returns the key of a question in inputRequests: the name of its only field if no other
-// question has that key, otherwise the id. In a call that may become a task the key is always the
-// id, because keys must be unique for the task's whole life.
+// keyFor returns the key of a question in inputRequests. A form with one field gets the name of the field
+// if no other question has that key. Any other question gets its id, and so does each question of a call
+// that may become a task, because keys must be unique for the task's whole life.
 func (t *Turn) keyFor(q question) string {
 	name := q.name()
 	_, before := t.state.Asked[name]
@@ -240,7 +241,7 @@ func (t *Turn) end(m wire.Message) Step {
 		fault, _ = wire.Replace(fault, number(int64(code)), "code")
 	}
 	if none := nothing(t.req.Method); none != nil && code == wire.CodeMethodNotFound {
-		// The client may ask for a list that the server does not have, because the function Unknown offers all.
+		// The function Unknown may have offered the client a list that the server does not have.
 		return Step{Reply: &Response{Raw: wire.ResultResponse(t.req.ID, Result(t.req.Method, none, t.server))}}
 	}
 	return Step{Reply: &Response{Raw: faultResponse(t.req.ID, fault), Code: code}}
