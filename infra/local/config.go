@@ -88,8 +88,9 @@ type Config struct {
 	// ExitWhenIdle makes Run return after this time without a request, if no connection is open,
 	// no box is awake, and no alarm or call waits. If it is 0, Run does not return by itself.
 	ExitWhenIdle time.Duration
-	// Closing Drain makes Run accept no more connections, and return when no call is in flight,
-	// after half a minute at most. Drain may be nil.
+	// Closing Drain makes Run accept no more connections, end the boxes after their calls, and
+	// return when no call is in flight and no box runs, after half a minute at most. Drain may be
+	// nil.
 	Drain    <-chan struct{}
 	Stopping func() // called when the stop begins; may be nil
 

@@ -152,7 +152,7 @@ func vitalsOf(ctx context.Context, m *machine) (api.Vitals, error) {
 	return v, nil
 }
 
-// processesOf returns the servers' processes in a box. For a box that is a process, it reads the
+// processesOf returns the server's processes in a box. For a box that is a process, it reads the
 // file that the box's runner keeps beside the logs.
 func processesOf(folder string, b api.Box) ([]api.Process, error) {
 	var err error

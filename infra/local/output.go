@@ -103,9 +103,10 @@ func (k keptLog) is(session string) bool {
 	})
 }
 
-// more returns the whole lines that were written since the last call, and adds the number of their
-// bytes to passed. On the first call for a log, and after the runner has begun a new file, the lines
-// of the .old file are included. If first is set, more also returns an unfinished last line.
+// more returns the whole lines that were written since the last call, and notes in passed how many
+// bytes of the log's file it has returned so far. On the first call for a log, and after the runner
+// has begun a new file, the lines of the .old file are included. If first is set, more also returns
+// an unfinished last line.
 func (k keptLog) more(passed map[string]int64, first bool) (string, error) {
 	seen, known := passed[k.path]
 	if known && k.size == seen {

@@ -121,7 +121,8 @@ func (in *inprocess) tenant() string {
 	return "default"
 }
 
-// prepare prepares a server. If somebody else does that already, it waits for the result.
+// prepare prepares a server and waits for the result. If somebody else prepares the server already,
+// it only waits.
 func (m *machine) prepare(ctx context.Context, server string) (api.Prepared, error) {
 	in, ok := m.functions.(*inprocess)
 	if !ok {

@@ -45,7 +45,8 @@ func (p Proxies) behind(next http.Handler) http.Handler {
 
 // client returns the client's address from X-Forwarded-For. Each proxy appends the address of its
 // own peer. So the client is the last address that is not a proxy; the client may have written all
-// addresses before it. ok is false if the request does not come from a proxy.
+// addresses before it. ok is false if the request does not come from a proxy, or if the proxy names
+// no address.
 func (p Proxies) client(r *http.Request) (from netip.Addr, ok bool) {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil || !p.has(peer.Addr()) {

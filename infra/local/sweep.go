@@ -11,7 +11,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// expireEvery is how many cleanups (sweeps) lie between two calls of expire.
+// expireEvery is the time between two calls of expire, as a multiple of sweepEvery.
 const expireEvery = 60
 
 // expire deletes saved memory of processes that is too old to be used again.

@@ -44,8 +44,8 @@ func recordsOfAll(ctx context.Context, m *machine) recorded {
 }
 
 // tools returns how many tools a server has, as far as stored lists say. The result started is true
-// if the server has ever answered initialize with this definition. If the store fails, started is
-// true.
+// if the server has ever answered initialize with this definition. It is also true for a server that
+// runs in no box, and if the store fails.
 func (r recorded) tools(s serversfile.Server) (n int, started bool) {
 	for _, tenant := range r.tenants {
 		tools, _, err := r.known.Known(r.ctx, tenant, s)

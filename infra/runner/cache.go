@@ -25,7 +25,7 @@ func dataFolder(logs string) string {
 	return filepath.Dir(logs)
 }
 
-// tidy removes installs that were unused for a long time.
+// tidy removes the installs in the cache that exceed cacheAge or cacheBytes.
 func tidy(ctx context.Context, cache string, log *slog.Logger) {
 	ctx, cancel := context.WithTimeout(ctx, tidyTime)
 	defer cancel()

@@ -18,8 +18,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// confiner makes the sandboxes of a server whose configuration asks for one. Any other server runs
-// with the rights of the runner.
+// confiner makes the sandboxes of a server that is confined. Any other server runs with the rights
+// of the runner.
 type confiner struct {
 	box  serversfile.Box
 	on   sandbox.Support

@@ -28,8 +28,9 @@ const (
 
 // keptInstalls stores what npx and uvx install, in the same place as the workspaces of the box. No
 // other box gets these installs, because the host gives a box only URLs of its own files. The
-// runner packs an install, and takes its digest, before the server runs. A later start notices by
-// the digest if a server has changed the file before the upload.
+// runner packs an install before the server runs, into a file without a name, and later takes the
+// digest of that file. A later start notices by the digest if a server has changed the copy that is
+// uploaded.
 type keptInstalls struct {
 	store snapshot.Store
 	key   func(name string) string

@@ -132,7 +132,8 @@ func oneLine(name string) string {
 	return proc.LogName(name)
 }
 
-// prune removes the log files of the oldest processes.
+// prune removes the logs of all but the newest processes, and logs that are older than maxLogAge. It
+// also removes files that belong to no log or runner any more.
 func (l *logFiles) prune() {
 	entries, err := os.ReadDir(l.folder)
 	if err != nil {

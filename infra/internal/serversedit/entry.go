@@ -53,9 +53,9 @@ func (v Variables) MarshalJSON() ([]byte, error) {
 func (e Entry) JSON() []byte { return jsonedit.Encode(e) }
 
 // ParseEntry parses the entry of one server in any client's mcpServers, or the argument of
-// `code --add-mcp`. The result name is "" if the entry has none. Where a string is required,
-// ParseEntry also accepts numbers and booleans. It leaves out headers that are null. An error
-// quotes no value.
+// `code --add-mcp`. The result name is "" if the entry has none. In arguments, variables and headers,
+// ParseEntry also accepts numbers and booleans. It leaves out headers that are null. An error quotes
+// no value.
 func ParseEntry(text []byte) (e Entry, name string, err error) {
 	plain := map[string]struct {
 		to   any

@@ -81,9 +81,10 @@ type BundleError struct {
 func (e BundleError) Error() string { return "it is a bundle: dormouse add " + e.URL }
 
 // Published returns the entry for the server that a server.json describes: for its first package
-// that can be hosted, or else for its first remote server. The result name is the last part of the
-// server's name. If the only such package is a bundle, the error is a [BundleError]. Values that
-// users must set become variables. An optional value is left out unless getenv has it.
+// that can be hosted or, if it has no packages, for its first remote server. The result name is the
+// last part of the server's name. If a bundle is the only package that can be hosted, the error is a
+// [BundleError]. Values that users must set become variables. An optional value without a default is
+// left out unless getenv has it.
 func Published(text []byte, getenv serversfile.Getenv) (name string, e Entry, err error) {
 	server := readPublished(text)
 	if server == nil {

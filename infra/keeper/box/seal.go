@@ -30,7 +30,7 @@ func Landlocks() int {
 }
 
 // sealed returns the arguments of a process that calls seal and then executes the role with args.
-// The process may open only the files of the folders, and its own program.
+// The process may open only its own program, the files in folders, and those of [facts].
 func sealed(role string, folders []Folder, args []string) []string {
 	text, _ := json.Marshal(folders) // strings and booleans always marshal
 	return append([]string{sealRole, string(text), role}, args...)

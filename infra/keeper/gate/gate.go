@@ -91,9 +91,9 @@ func (g *Gate) Link() (*boot.CreateLinksAndRoutesArgs, error) {
 }
 
 // Open returns a Gate that lets the box connect to hosts. If hosts is nil, the box may connect to
-// everything but this machine and the addresses of [closed]. The function tell is called with a
-// line for each connection that is refused because of hosts, before the box notices the refusal:
-// at most once a second for each place, and 32 times a second in all.
+// everything but this machine and the addresses of [closed]. If hosts is not nil, the function tell
+// is called with a line for each name and each connection that the box does not get, before the box
+// notices: at most once a second for each place, and 32 times a second in all.
 func Open(hosts Hosts, tell func(text string)) *Gate {
 	g := &Gate{
 		dials: dial, hosts: hosts, tell: tell, told: map[string]time.Time{},
@@ -465,8 +465,9 @@ func lost(a netip.Addr, machine []netip.Addr) bool {
 	return a.IsLoopback() || a.IsUnspecified() || a.IsMulticast() || slices.ContainsFunc(nowhere, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// closed reports whether a box may connect to an address only if [Hosts] lists the address itself:
-// one that lost reports, a link-local one, or one of a cloud's metadata service.
+// closed reports whether an address is closed to a box whose [Hosts] do not list the address itself:
+// one that lost reports, a link-local one, or one of a cloud's metadata service. The first kind is
+// closed to all boxes.
 func closed(a netip.Addr, machine []netip.Addr) bool {
 	a = within(a)
 	metadata := []string{

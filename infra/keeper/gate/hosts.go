@@ -151,8 +151,8 @@ func (h hello) Read(p []byte) (int, error)  { return h.Reader.Read(p) }
 func (h hello) Write(p []byte) (int, error) { return len(p), nil }
 
 // greet reads the first bytes of a connection to a place, and returns them. If they are a
-// ClientHello of TLS that names a host which the list does not include, greet returns a refusal:
-// the machine at an allowed address may also serve other hosts.
+// ClientHello of TLS that names a host which the list does not include, or hides which host it names,
+// greet returns a refusal: the machine at an allowed address may also serve other hosts.
 func (all Hosts) greet(from io.Reader, place string, port uint16) ([]byte, error) {
 	first := make([]byte, 2) // the first bytes of a handshake record of SSL 3 or TLS
 	for n, want := range []byte{22, 3} {

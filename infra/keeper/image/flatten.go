@@ -102,7 +102,8 @@ func (f *flat) hidden(p string) bool {
 	}
 }
 
-// add writes one entry. It skips the files that flat.surround makes for every box.
+// add writes one entry. It skips the files for the network, which flat.surround makes, devices in
+// /dev, which every box has, and hard links, which flat.links writes.
 func (f *flat) add(p string, h *tar.Header, r io.Reader) error {
 	if slices.Contains([]string{resolver, hosts}, p) {
 		return nil

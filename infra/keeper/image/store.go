@@ -2,9 +2,10 @@
 //
 // A store is a folder that the boxes of one user share.
 //
-//	refs/NAME      the digest of an image that was pulled by this name
+//	refs/KEY       the digest of the image that was pulled by a name; KEY is a hash of the name
 //	sha256-HEX.N/  an image, in the form N: rootfs.erofs and image.json
-//	lock-, tmp-    files of a pull that is under way
+//	lock-KEY       the lock for pulls by a name
+//	tmp-KEY        the files of a pull that is under way
 //
 // A pull checks an image, writes it to the disk, and then moves it to its place by a rename.
 package image

@@ -4,8 +4,8 @@
 // The file is a gzipped tar archive. It has the files of the folder under their names: the
 // store and the history (each a consistent copy, as SQLite's VACUUM INTO makes it), the secret,
 // the usage, workspaces, alarms and certificates. It leaves out logs, sockets and installs, which
-// dormouse creates again. Whoever can read the file has everything that clients have sent, and the
-// secret that seals tokens.
+// dormouse creates again, and the saved memory of processes, so that those start afresh. Whoever can
+// read the file has everything that clients have sent, and the secret that seals tokens.
 package backup
 
 import (

@@ -198,7 +198,8 @@ func (l *Ledger) toolOf(e *observe.Event, o owner) (tool string, held bool) {
 	return e.Tool, false
 }
 
-// release adds the use in c.early to the days, now that the tool is known.
+// release adds the use in c.early to the days, under the tool of the call. The tool is "" if the
+// ledger forgets the call before its tool is known.
 func (l *Ledger) release(c *call) {
 	for day, u := range c.early {
 		day.tool = c.tool

@@ -161,7 +161,8 @@ func addCounts(ctx context.Context, tx *sql.Tx, step int64, m minute, c counts) 
 	return nil
 }
 
-// prune deletes calls, starts and counts that are too old, and all calls except the newest ones.
+// prune deletes calls and counts that are too old, and all calls and starts except the newest ones.
+// The argument newest is how many calls stay.
 func (f *file) prune(ctx context.Context, now time.Time, newest int) error {
 	for _, s := range []struct {
 		text string

@@ -10,8 +10,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Parse returns the event of a line that [observe.Log] has written. ok is false for other lines,
-// such as the output of a panic.
+// Parse returns the event of a line that [observe.Log] has written. ok is false for a line that is
+// not from a logger, such as the output of a panic. From other log lines Parse makes events whose
+// Kind is the message.
 func Parse(line string) (e *observe.Event, ok bool) {
 	var said struct {
 		Msg       string           `json:"msg"`
