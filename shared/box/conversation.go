@@ -27,9 +27,9 @@ const (
 
 // processSide receives what a conversation sends to the process.
 type processSide interface {
-	// send writes a line to the process. The argument number is that of the request in the line, 0
-	// for other messages. send returns false if too many bytes already wait for the process to
-	// read.
+	// send writes a line to the process. The argument number is the number of the request in the
+	// line, 0 if the line is no request. send returns false if too many bytes already wait for the
+	// process to read.
 	send(number int64, line []byte) bool
 	// withdraw makes the process stop working on a request. withdraw sends line, a
 	// notifications/cancelled, unless the request is a task, which is cancelled in another way.
@@ -48,8 +48,7 @@ type clientSide interface {
 	direct(owner *request, mixed bool, m wire.Message) (*session, *wire.Error)
 }
 
-// clockSide starts and stops the timers of requests and of the process, at the events of a
-// conversation.
+// clockSide is told what starts and stops the timers of requests and of the process.
 type clockSide interface {
 	// opened is called when the process asks the client something for a request. closed is called
 	// when that question or its request ends.
@@ -69,7 +68,7 @@ type clockSide interface {
 // progress token in the process, because two clients may use equal ids.
 //
 // The conversation never changes a byte slice that it has passed on. It composes every
-// message anew from the parts that [wire.Parse] has found, without other top-level members.
+// message anew from the parts that [wire.Parse] has found, and leaves out other top-level members.
 type conversation struct {
 	pipe    processSide
 	clients clientSide

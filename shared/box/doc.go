@@ -62,12 +62,16 @@
 //
 // # Protocols
 //
-// Sessions use the versions that have initialize. If a server refuses initialize, the box tries it
-// as a stateless server (2026-07-28), in another process, and remembers the protocol. A stateless
-// process gets with each request what initialize would have told it; the box removes from its
-// results what clients do not know. A stateless process cannot ask a client: a call that needs
-// input ends here as a [Suspension]. When the client has answered, the call is delivered again, to
-// any box.
+// The box translates between the versions that have initialize and the stateless version
+// (2026-07-28). It learns from the first process which of them the server speaks. If a server
+// refuses the one that the box tries first, the box tries the other, in another process, and
+// remembers which it was.
+//
+// A stateless process gets with each request what the client sent in initialize. The box removes
+// from its results what the client does not know. A stateless process cannot ask a client: a call
+// that needs input ends in this box as a [Suspension]. When the client has answered, the call is
+// delivered again, to any box. Requests of a stateless client, and their responses, pass unchanged
+// if the process is stateless too.
 //
 // Clients do not see the tasks of 2025-11-25. Some tools of legacy servers can only be
 // called as such a task; the box then makes the task in the client's place.

@@ -50,8 +50,8 @@ type Failure struct {
 	// ServerError is the error with which the server refused initialize.
 	ServerError *ServerError `json:"server_error,omitempty"`
 
-	// Limit is the limit that was reached, in the unit of Setting. Setting names the server
-	// setting that changes the limit, "" if the limit is fixed.
+	// Limit is the limit that was reached. Setting names the server setting that changes it, and
+	// thereby its unit; "" means that the limit is fixed.
 	Limit   float64 `json:"limit,omitempty"`
 	Setting string  `json:"setting,omitempty"`
 	// NotExecuted says that the process never got the request.

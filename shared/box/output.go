@@ -39,7 +39,6 @@ type written struct {
 	at     time.Time
 }
 
-// now returns how much the process has written by now.
 func (o *output) now() written {
 	w := o.wrote
 	w.stderr, w.stdout, w.at = o.stderr.Total(), o.stdout.Total(), time.Now()
@@ -60,7 +59,7 @@ func (o *output) silent() bool {
 }
 
 // words returns the line that best explains the end of the process: a line of stderr, or else of
-// stdout. Only output after the moment since counts.
+// stdout. Output before since does not count.
 func (o *output) words(since written) string {
 	return cmp.Or(proc.LastWords(o.stderr.Since(since.stderr, o.hide)), marked(proc.LastWords(o.stdout.Since(since.stdout, o.hide))))
 }
@@ -113,7 +112,7 @@ func (o *output) besides(words string) string {
 
 // starved reports whether a process that ended by itself seems to have run out of memory. The
 // argument killed is true if the kernel has killed a process, perhaps another one, for lack of
-// memory since this one started. Only output after the moment since counts.
+// memory after this one started. Output before since does not count.
 func (o *output) starved(e proc.Exit, killed bool, since written) bool {
 	if e.Code != nil && *e.Code == 0 {
 		return false

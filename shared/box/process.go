@@ -230,8 +230,8 @@ func (p *process) queueFull() *fault {
 }
 
 // send queues a line for the process, or holds it until the process is ready. The argument number
-// is that of the request in the line, 0 for other messages. send returns false if there is no room
-// for the line.
+// is the number of the request in the line, 0 if the line is no request. send returns false if there
+// is no room for the line.
 func (p *process) send(number int64, line []byte) bool {
 	r := p.conv.requests[number]
 	if !p.greeted || r != nil && r.passed == nil && p.clock.holds() {
@@ -303,7 +303,7 @@ type heldLines struct {
 	bytes int
 }
 
-// heldLine is one waiting message, with the number of its request, 0 for other messages.
+// heldLine is one waiting message, with its number if it is a request, else 0.
 type heldLine struct {
 	number int64
 	line   []byte

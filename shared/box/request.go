@@ -26,7 +26,7 @@ type request struct {
 	passed *list.Element // the request's element in conversation.passed; nil until the request was sent to the process
 	timer  *time.Timer   // ends the request at its deadline, nil for none
 	due    time.Time     // when timer fires
-	left   time.Duration // how much time is left until due, while the timer stands still because asked is not 0
+	left   time.Duration // how much time is left, while asked is not 0 and the timer stands still
 	asked  int           // how many of its questions are open
 	before written       // how much the process had written when it was sent the request
 	given  handed        // how the request was sent to the process

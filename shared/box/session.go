@@ -43,7 +43,7 @@ type session struct {
 
 type pendingOutput struct {
 	call     func(Sink)
-	streamID string // the request stream of an event, "" for anything else
+	streamID string // the request stream of the output; "" for anything else
 	bytes    int
 }
 

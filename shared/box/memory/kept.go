@@ -72,13 +72,12 @@ func (k *Kept) Save(ctx context.Context, p Process, freeze func(ctx context.Cont
 	return size, err
 }
 
-// counter is a writer that fails when an image gets larger than MaxBytes.
+// counter is a writer that fails with a [*LostError] when an image gets larger than MaxBytes.
 type counter struct {
 	to io.Writer
 	n  int64
 }
 
-// Write fails with a [*LostError] once more than MaxBytes were written.
 func (c *counter) Write(p []byte) (int, error) {
 	if c.n += int64(len(p)); c.n > MaxBytes {
 		return 0, lost("its image is over %d MiB", MaxBytes>>20)
@@ -94,7 +93,7 @@ type Found struct {
 	header Header
 	raw    []byte // header as it is encoded in the image
 
-	State json.RawMessage // the state of the conversation, from Save
+	State json.RawMessage // the state of the conversation, as freeze returned it to Save
 	Saved time.Time
 	Size  int64 // size of the image in bytes
 }

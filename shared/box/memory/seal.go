@@ -39,7 +39,7 @@ func (c *crypt) nonce(last bool) []byte {
 	return nonce
 }
 
-// sealer encrypts what is written to it, until Close writes the end.
+// sealer encrypts in chunks what is written to it. Close writes the last chunk.
 type sealer struct {
 	to    io.Writer
 	crypt *crypt
@@ -69,7 +69,6 @@ func newSealer(to io.Writer, key Tenant, h Header) (*sealer, error) {
 	return &sealer{to: to, crypt: c, plain: make([]byte, 0, chunkBytes)}, nil
 }
 
-// Write encrypts p in chunks and writes them.
 func (s *sealer) Write(p []byte) (int, error) {
 	n := len(p)
 	for len(p) > 0 {
@@ -90,7 +89,6 @@ func (s *sealer) flush(last bool) error {
 	return err
 }
 
-// Close encrypts and writes the last chunk.
 func (s *sealer) Close() error { return s.flush(true) }
 
 // opener decrypts an image, and returns no byte of a chunk before it has authenticated the chunk.
@@ -143,7 +141,7 @@ func newOpener(from io.Reader, key Tenant, h Header, raw []byte) (*opener, error
 	return &opener{from: from, crypt: c, chunk: make([]byte, chunkBytes+c.aead.Overhead()+1)}, nil
 }
 
-// Read implements io.Reader. The error is a [*LostError] if the image is damaged.
+// Read fails with a [*LostError] if the image is damaged.
 func (o *opener) Read(p []byte) (int, error) {
 	for len(o.plain) == 0 {
 		if o.last {

@@ -214,7 +214,7 @@ func (c *Child) Kill() { c.signal(unix.SIGKILL) }
 // still read the bytes, or if stdin was closed.
 func (c *Child) Unread() (n int, ok bool) { return unread(c.stdin) }
 
-// Interrupt makes all writes to Stdin fail, also one that is blocked because the process does not
+// Interrupt makes all writes to Stdin fail, even one that is blocked because the process does not
 // read.
 func (c *Child) Interrupt() { _ = c.stdin.SetWriteDeadline(time.Unix(1, 0)) }
 

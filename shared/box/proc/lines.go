@@ -159,7 +159,7 @@ type Queue struct {
 
 	first   []byte // bytes to write before the lines of the queue
 	writing bool   // WriteLines is in a call of Write
-	paused  bool   // Pause was called
+	paused  bool
 }
 
 // NewQueue makes a queue that holds up to limit bytes.

@@ -62,9 +62,8 @@ func (d *Log) Stdout(line []byte) {
 	}
 }
 
-// add adds p to the output of one stream. The argument held is the stream's output that is not
-// written yet, and prefix begins each line of the stream in the log. add writes all complete
-// lines, except those that may end with the beginning of a secret.
+// add adds p to held, the output of one stream that is not written yet, and writes all complete
+// lines, except those that may end with the beginning of a secret. Each line begins with prefix.
 func (d *Log) add(held *[]byte, prefix string, p []byte) {
 	*held = append(*held, p...)
 	if bytes.IndexByte(p, '\n') < 0 && len(*held) <= maxLogLine {
@@ -102,7 +101,7 @@ func (d *Log) Note(format string, args ...any) {
 	d.write(fmt.Appendf(nil, "--- %s %s\n", time.Now().UTC().Format("2006-01-02T15:04:05.000Z"), fmt.Sprintf(format, args...)), "")
 }
 
-// flush writes the bytes of the argument held, with a line end.
+// flush writes all of held, with a line end.
 func (d *Log) flush(held *[]byte, prefix string) {
 	if len(*held) == 0 {
 		return

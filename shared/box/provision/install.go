@@ -32,7 +32,7 @@ type recipe struct {
 // build is the folder and the log of an install that is being made.
 type build struct {
 	dir string
-	log *output // gets the output of commands
+	log *output
 }
 
 // install returns the folder of an install, which it makes if necessary.

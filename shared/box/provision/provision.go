@@ -342,8 +342,8 @@ func allowed(name string) bool {
 	}
 }
 
-// environ returns the environment of installers, with the variables of the argument more. It
-// includes the permitted variables of the server's environment, because npx and uvx would see them.
+// environ returns the environment of installers, and adds the variables in more. It includes the
+// permitted variables of the server's environment, because npx and uvx would see them.
 func (s *Provisioner) environ(more ...string) []string {
 	set := map[string]string{}
 	for name, value := range s.cfg.Environ {

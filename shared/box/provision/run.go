@@ -101,7 +101,6 @@ func ending(text string) string {
 // userinfo matches the user and the password in the URLs of a text.
 var userinfo = regexp.MustCompile(`://([^/ \t\r\n"']*)@`)
 
-// withoutCredentials replaces the user and the password in the URLs of a text.
 func withoutCredentials(text string) string { return userinfo.ReplaceAllString(text, "://***@") }
 
 // output is the log file of an install, without what exceeds maxOutput.

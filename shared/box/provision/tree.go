@@ -368,7 +368,6 @@ func (c *copier) replace(name string, e entry) error {
 	return err
 }
 
-// errGone says that a file was removed from the source while it was copied.
 var errGone = errors.New("gone from the source")
 
 // copy copies a file of the source to a new file of the target, at the path temp.

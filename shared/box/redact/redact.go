@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	minSecret = 6 // bytes; a shorter value is taken for a word, not a secret
-	minWord   = 8 // bytes; a word of a value is also a secret by itself if it is at least so long
-	minPart   = 3 // bytes; the beginning or the end of a secret is also hidden if it is at least so long
+	minSecret = 6 // bytes; a shorter value counts as a word, not as a secret
+	minWord   = 8 // bytes; a shorter word of a value is no secret by itself
+	minPart   = 3 // bytes; a shorter beginning or end of a secret is not hidden
 	// Hidden replaces a secret.
 	Hidden = "***"
 )

@@ -61,8 +61,8 @@ type Config struct {
 	// Deadline is when the machine of the box stops this program; zero means never. Longest is how
 	// long a message may take. When Longest plus 20 seconds are left until Deadline, the runner
 	// begins to drain: it executes no new message, and sends [frame.Bye] when the open requests
-	// have ended.
-	// After half of the time until Deadline, the box sleeps as soon as it has nothing to do.
+	// have ended. In the second half of the time until Deadline, the box sleeps as soon as it has
+	// nothing to do.
 	Deadline time.Time
 	Longest  time.Duration
 

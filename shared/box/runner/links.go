@@ -22,7 +22,7 @@ const (
 	sendWithin   = 30 * time.Second
 	firstBackOff = 500 * time.Millisecond
 	lastBackOff  = 10 * time.Second
-	longBackOff  = 5                // how often the pause is doubled, from firstBackOff, for a runner that the host throttles
+	longBackOff  = 5                // how often firstBackOff is doubled at most, and at once after the host has throttled
 	longestWait  = 30 * time.Second // the longest pause that the host may ask for
 	roundsWithin = 10 * time.Minute
 	maxRounds    = 5           // Run ends after so many refusals within roundsWithin, if they may be this runner's fault

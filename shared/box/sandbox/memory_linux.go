@@ -105,8 +105,8 @@ func procFile(pid int, name string) string {
 	return filepath.Join("/proc", strconv.Itoa(pid), name)
 }
 
-// memoryFiles returns how many bytes a process's open files in memory occupy. The argument seen
-// has the inodes of files to skip; memoryFiles adds those of all other files.
+// memoryFiles returns how many bytes a process's open files in memory occupy. It skips files whose
+// inodes are in seen, and adds the inodes of all others to seen.
 func memoryFiles(pid int, seen map[uint64]bool) (held int64) {
 	open, _ := os.ReadDir(procFile(pid, "fd")) // empty if the process has ended
 	for _, e := range open {
@@ -119,8 +119,8 @@ func memoryFiles(pid int, seen map[uint64]bool) (held int64) {
 	return held
 }
 
-// blocks returns how many bytes a file occupies, and adds its inode to the set seen. If the set has
-// the inode already, blocks returns 0.
+// blocks returns how many bytes a file occupies, and adds its inode to seen. If the inode is there
+// already, blocks returns 0.
 func blocks(path string, seen map[uint64]bool, stat func(string, *unix.Stat_t) error) int64 {
 	var st unix.Stat_t
 	if stat(path, &st) != nil || seen[st.Ino] {
@@ -135,7 +135,7 @@ func blocks(path string, seen map[uint64]bool, stat func(string, *unix.Stat_t) e
 const inode = 1 << 10
 
 // usedIn returns how many bytes of memory the files of a user below a folder occupy. The contents
-// of a file do not count if its inode is in the set seen.
+// of a file do not count if its inode is in seen.
 func usedIn(folder string, user uint32, seen map[uint64]bool) (held int64) {
 	_ = filepath.WalkDir(folder, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || path == folder {

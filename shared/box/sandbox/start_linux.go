@@ -124,7 +124,7 @@ func (s *Sandbox) startWatch(pid int) {
 	go s.watch(pid, s.stop)
 }
 
-// stopWatch ends the watch of the memory. The caller must hold the lock watched.
+// stopWatch ends the watch of the memory. The caller must hold s.watched.
 func (s *Sandbox) stopWatch() {
 	if s.stop != nil {
 		close(s.stop)
@@ -133,7 +133,7 @@ func (s *Sandbox) stopWatch() {
 }
 
 // endGroup kills the processes in the program's cgroup, and removes the cgroup. The caller must
-// hold the lock watched.
+// hold s.watched.
 func (s *Sandbox) endGroup() error {
 	if s.group == "" {
 		return nil

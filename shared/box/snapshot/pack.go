@@ -173,13 +173,12 @@ func lookAt(f *os.File) (State, error) {
 	return StateOf(info, ""), nil
 }
 
-// reader is a reader that fails once its context has ended.
+// reader is a reader that fails with the cause of its context once that has ended.
 type reader struct {
 	ctx context.Context
 	r   io.Reader
 }
 
-// Read fails with the cause of the context if the context has ended.
 func (r reader) Read(p []byte) (int, error) {
 	if err := context.Cause(r.ctx); err != nil {
 		return 0, err

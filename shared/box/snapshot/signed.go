@@ -184,7 +184,6 @@ func (s *Signed) send(r *http.Request) (io.ReadCloser, error) {
 // storeBody is the body of a response, with errors that contain no URLs.
 type storeBody struct{ io.ReadCloser }
 
-// Read removes URLs from errors.
 func (b *storeBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
@@ -193,14 +192,13 @@ func (b *storeBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// summed is the body of a response. Reading to the end fails if the SHA-256 differs.
+// summed is the body of a response. Reading to the end fails with [ErrCorrupt] if the SHA-256 differs.
 type summed struct {
 	io.ReadCloser
 	sum  hash.Hash
 	want string // in hexadecimal
 }
 
-// Read fails with [ErrCorrupt] at the end of the body if the sum differs.
 func (s *summed) Read(p []byte) (int, error) {
 	n, err := s.ReadCloser.Read(p)
 	_, _ = s.sum.Write(p[:n]) // never fails
