@@ -183,7 +183,6 @@ func (s Session) unschedule(ctx context.Context, name string, old, next schedule
 	return s.in.k.Schedule.Cancel(ctx, s.alarm(name, old))
 }
 
-// alarm returns this session's alarm with the given name.
 func (s Session) alarm(name string, a schedule) Alarm {
 	r := s.in.record
 	return Alarm{Session: r.ID, Tenant: r.Tenant, Server: r.Server, Name: name, At: a.At, Payload: a.Payload}
@@ -250,7 +249,6 @@ func (k *Backend) ringOnce(ctx context.Context, a Alarm) (held time.Time, err er
 	return held, k.handleAlarm(ctx, s, v, due, a)
 }
 
-// reschedule sends an alarm to the scheduler again.
 func (k *Backend) reschedule(ctx context.Context, a Alarm) error {
 	if k.Schedule == nil {
 		return nil

@@ -83,8 +83,8 @@ func NewBackend(c Config) *Backend {
 // validity is how long a message may wait to be executed.
 const validity = 10 * time.Minute
 
-// Owns reports whether a box belongs to a native server. There is no real box: its name is
-// only the key of the server's items.
+// Owns reports whether a box belongs to a native server. Such a box holds no process: its id is
+// only the key under which the store has the server's items.
 func (k *Backend) Owns(box storage.BoxID) bool {
 	_, server := box.Parts()
 	_, ok := k.Servers(server)

@@ -25,7 +25,7 @@ type call struct {
 	r        *run
 	id       json.RawMessage
 	ended    bool         // the run has the response of the call; only the run uses this field
-	m        wire.Message // as the client wrote it, or as this package sends it again
+	m        wire.Message // as the client wrote it, unless later is true
 	later    bool         // m was sent before, and now has the answers or the state that the server wanted
 	retries  int
 	answered atomic.Bool // the current round has ended
@@ -37,7 +37,7 @@ type call struct {
 	abort   context.CancelFunc // ends the request at a server that runs elsewhere, nil for none
 }
 
-// outcome is what a call has come to: a response in raw, or asks if the call goes on later.
+// outcome is what a call has come to. raw is its response; asks is set if the call goes on later.
 type outcome struct {
 	call *call
 	raw  []byte
@@ -147,8 +147,8 @@ func (c *call) fault(e *wire.Error) outcome {
 	return outcome{call: c, raw: raw}
 }
 
-// fit returns a result as the client gets it. A result with go-sdk's default, "public" with a ttlMs
-// of 0, becomes "private".
+// fit returns a result as the client gets it. The cacheScope "public" with a ttlMs of 0 is go-sdk's
+// default, and becomes "private".
 func (c *call) fit(result json.RawMessage) json.RawMessage {
 	if c.m.Method == wire.MethodToolsList {
 		result = bridge.Executions(result)
@@ -322,9 +322,8 @@ func (in *environment) guard(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// subscribe calls the author's handler of subscriptions, if there is one. In the modern
-// era go-sdk itself does not take the request, so this middleware calls the handler. An
-// error of the handler refuses the subscription.
+// subscribe calls the author's handler of subscriptions, if there is one: go-sdk would refuse
+// resources/subscribe in the modern era. An error of the handler refuses the subscription.
 func (in *environment) subscribe(ctx context.Context, next mcp.MethodHandler, discover mcp.Request) error {
 	ss, _ := discover.GetSession().(*mcp.ServerSession)
 	var req mcp.Request = &mcp.SubscribeRequest{Session: ss, Params: &mcp.SubscribeParams{URI: in.uri}, Extra: in.extra}

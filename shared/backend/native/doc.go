@@ -30,12 +30,12 @@
 //
 // # What go-sdk gets wrong
 //
-// Ids and progress tokens do not pass through go-sdk, which rounds integers over 2^53.
-// Each request has a connection of its own, with the same small id. Errors without a code
-// get one. A result does not become public for caches by default; see [Session.Options].
-// go-sdk announces changed lists too late for a server that ends with its answer; use
-// [Session.Notify]. It calls handlers of subscriptions in the legacy era only; this
-// package calls them in both. It has no field for a tool's task support; see [AsTask].
+// go-sdk rounds integers over 2^53, so this package gives it no ids and progress tokens of
+// clients: each request has a connection of its own, with the same small id. go-sdk leaves some
+// errors without a code; this package adds one. go-sdk makes results public for caches by default;
+// see [Session.Options]. It announces changed lists too late for a server that ends with its answer;
+// use [Session.Notify]. It calls handlers of subscriptions in the legacy era only; this package
+// calls them in both. It has no field for a tool's task support; see [AsTask].
 //
 // # Cancel
 //

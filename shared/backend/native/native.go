@@ -55,7 +55,8 @@ func (s Session) Server() string { return s.in.record.Server }
 // Tenant returns the tenant, which is the party that pays.
 func (s Session) Tenant() string { return s.in.record.Tenant }
 
-// Principal returns the principal for whom the client acts.
+// Principal returns the identity of the client within its tenant. Without keys or sign-in all
+// clients are one principal.
 func (s Session) Principal() string { return s.in.record.Principal }
 
 // Props returns a JSON object with the facts that authentication gives about the principal
@@ -108,7 +109,7 @@ func AddTool[In, Out any](s Session, server *mcp.Server, t *mcp.Tool, h mcp.Tool
 	}
 }
 
-// uses reports whether the message needs a tool.
+// uses reports whether the server that is made for the message needs the tool with this name.
 func (in *environment) uses(tool string) bool {
 	switch in.method {
 	case wire.MethodToolsCall:
@@ -191,6 +192,6 @@ func headerOf(ctx context.Context) http.Header {
 type Hosted struct {
 	Make          Server
 	Remote        Executor      // sends requests to a server that is not in Go; nil if Make makes the server
-	ToolTimeout   time.Duration // how long a request may run, anew after each question or pause; 0: as long as the instance may
+	ToolTimeout   time.Duration // how long each round of a request may run; 0: as long as the instance may
 	AnswerTimeout time.Duration // how long a client may take to answer a question; 0: storage.MaxAsk
 }

@@ -49,7 +49,7 @@ func (s Session) ResourceUpdated(ctx context.Context, uri string) error {
 // changes.
 type List string
 
-// The lists of a server.
+// The lists whose changes a server can announce.
 const (
 	Tools     List = wire.NotifyToolsChanged
 	Prompts   List = wire.NotifyPromptsChanged
@@ -106,11 +106,11 @@ func notification(method string, params any) ([]byte, error) {
 	return wire.NewNotification(method, raw), nil
 }
 
-// notifier sends sessions notifications that belong to no request.
+// notifier sends notifications that belong to no request.
 type notifier struct {
 	store    storage.Store
 	out      sessions.Publisher
-	eventAge time.Duration // how long events are kept
+	eventAge time.Duration
 }
 
 // tellers is how many sessions are notified, or read, at the same time.
@@ -137,9 +137,9 @@ func (k notifier) all(ctx context.Context, sessions []storage.Session, raw []byt
 	return errors.Join(errs...)
 }
 
-// one appends a notification to the standalone stream of a session. It writes behind the last
-// event that it has read, and tries again if another instance was first. Each batch has a
-// random Seq, so that the same notification from two instances does not count as a repeat.
+// one appends a notification to the standalone stream of a session, and tries again if another
+// instance was first. Each batch has a random Seq, so that the same notification from two instances
+// does not count as a repeat.
 func (k notifier) one(ctx context.Context, s storage.Session, raw []byte) error {
 	a, open, err := k.commonOf(ctx, s)
 	if err != nil || !open {

@@ -42,8 +42,8 @@ func (o *outbox) note(raw []byte) {
 	o.notes = append(o.notes, note{raw, o.total})
 }
 
-// noted returns the last note before which the log has all events. written is how many events are
-// in the log.
+// noted returns the last note whose earlier events are all in the log. written is how many events
+// are in the log.
 func (o *outbox) noted(written int) (last note, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -78,7 +78,7 @@ func newOutbox() *outbox { return &outbox{news: make(chan struct{}, 1), less: ma
 // mostWaiting is how many writes the waiting events may fill before the method room blocks.
 const mostWaiting = 2
 
-// room blocks while too many events wait to be written, until one of the channels is closed.
+// room blocks while too many events wait to be written, but not after one of the channels is closed.
 func (o *outbox) room(stopped, over <-chan struct{}) {
 	for {
 		o.mu.Lock()

@@ -233,7 +233,7 @@ func (k *Backend) resume(ctx context.Context, it storage.Item, raw []byte) (*run
 		if err != nil {
 			return nil, err
 		}
-		if it.State == storage.Taken { // an instance noted a state, and died; see Request.Note
+		if it.State == storage.Taken { // the instance that executed it has died; see Request.Note
 			if skip, err = k.logged(ctx, it, tail.Last); err != nil {
 				return nil, err
 			}

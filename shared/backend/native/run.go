@@ -39,8 +39,9 @@ const (
 )
 
 // run executes the message of one delivery, or goes on with it after its client has answered or a pause
-// is over. It is the only writer of its stream until it is over. The goroutine of execute owns all
-// fields; the author's handlers, which other goroutines call, use only the field said.
+// is over. While it lasts, nothing else writes to the request's stream. The goroutine that calls the
+// method execute owns all fields. The author's handlers run in other goroutines, and use only the
+// field said.
 type run struct {
 	k       *Backend
 	ctx     context.Context // the invocation's context, without its cancellation

@@ -8,10 +8,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// mostKept is how many bytes of events a run keeps for watchers in its process.
+// mostKept is how many bytes of events a shown keeps.
 const mostKept = 2 * mostBytes
 
-// shown keeps the events that a run has written to the log and that no watcher has read yet.
+// shown keeps the events that a run has written to the log and that watch has not returned yet.
 // The instance that executes a request mostly also waits for its answer, and need not read
 // the store. Above a limit, shown drops events.
 type shown struct {

@@ -210,8 +210,8 @@ func (s State) Once(ctx context.Context, name string, f func(context.Context) er
 	}
 }
 
-// doOnce runs f for the caller that holds the value. over is false if another caller has
-// taken over before the success was written.
+// doOnce runs f for the caller that holds the value. over is false if Once must go on, because
+// another caller has taken over before the success was written.
 func (s State) doOnce(ctx context.Context, v storage.Value, f func(context.Context) error) (over bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -235,9 +235,9 @@ type heldLease struct {
 	sent   []byte // the data of that write; nil: it deleted the value
 }
 
-// hold renews the lease in a value every ten seconds until release is called. It writes the result of
-// the function mark, which gets the new end of the lease. If another writer has changed the value, hold
-// calls the function lost.
+// hold renews the lease in a value every ten seconds until release is called. Each time it writes
+// what mark returns for the new end of the lease. If another writer has changed the value, hold calls
+// the function lost.
 func hold(ctx context.Context, s State, v storage.Value, mark func(until time.Time) any, lost func()) *heldLease {
 	h := &heldLease{state: s, v: v, quit: make(chan struct{}), done: make(chan struct{})}
 	go func() {

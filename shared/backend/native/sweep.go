@@ -33,8 +33,8 @@ func (k *Backend) Sweep(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// resolve does what is due for one item: its instance may have died while it executed the request,
-// its invocation or alarm may be lost, or its client may not answer. it.Raw may be nil.
+// resolve makes up for an instance that died while it executed the request of an item, for an
+// invocation or alarm that was lost, or for a client that does not answer. it.Raw may be nil.
 func (k *Backend) resolve(ctx context.Context, it storage.Item) error {
 	now := time.Now()
 	switch {

@@ -12,8 +12,8 @@ import (
 // listWithin is the longest time for a server to list its tools for an operator.
 const listWithin = 2 * time.Second
 
-// Tools returns the tools that a server lists for a client of a tenant, if the client declares no
-// capabilities and has no principal. The caller owns the slice.
+// Tools returns the tools that a server lists for a tenant's client without capabilities and
+// principal. The caller owns the slice.
 //
 // Errors: NotFound if this program does not have the server; Unavailable if it does not
 // answer as MCP says.

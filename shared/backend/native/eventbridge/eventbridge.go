@@ -29,7 +29,7 @@ type Config struct {
 	Role    string          `json:"role"`   // ARN of the role that may invoke it
 }
 
-// New returns a Scheduler.
+// New returns a Scheduler. It does not check c.
 func New(c Config) *Scheduler { return &Scheduler{c} }
 
 // soonest is the least time from now to a schedule. The API refuses a schedule whose time
