@@ -34,7 +34,7 @@ type Service struct {
 	Client      Doer                    // nil for a client without a timeout
 }
 
-// Request is a request to a service.
+// Request is a request that a [Service] signs and sends.
 type Request struct {
 	Method string
 	URL    string
@@ -42,7 +42,7 @@ type Request struct {
 	Body   []byte
 }
 
-// Answer is the response of a service.
+// Answer is what a service has answered to a [Request].
 type Answer struct {
 	Status int // the HTTP status; 0 if no response came
 	Header http.Header

@@ -72,7 +72,7 @@ type Bucket struct {
 	s3  awscall.Service
 }
 
-// New makes a Bucket.
+// New returns a Bucket. It makes no request.
 func New(c Config) *Bucket {
 	c.MaxBytes = cmp.Or(c.MaxBytes, MaxSnapshot)
 	c.Domain = cmp.Or(c.Domain, "amazonaws.com")

@@ -11,7 +11,7 @@ import (
 )
 
 // url returns the URL of an object. On AWS the host name begins with the bucket's name. At a
-// configured endpoint, the path does.
+// configured endpoint the path begins with it.
 func (b *Bucket) url(object string) string {
 	p := b.cfg.Location
 	if p.Prefix != "" {

@@ -157,7 +157,7 @@ const (
 	Stopped State = "stopped"
 )
 
-// Status describes one task.
+// Status is what a fleet knows of one task.
 type Status struct {
 	// ID is PLACE/REST, see [PlaceOf].
 	ID string `json:"id"`

@@ -208,7 +208,7 @@ func matches(text []byte, digest string) error {
 }
 
 // get reads a part of the image, such as "manifests/latest". If the registry asks for a token, get
-// gets one first, as everybody may for a public image.
+// first requests one. For a public image that needs no login.
 func (c *conversation) get(ctx context.Context, part string) ([]byte, error) {
 	address := scheme(c.name.registry) + c.name.registry + "/v2/" + c.name.repository + "/" + part
 	status, header, text, err := c.ask(ctx, address, c.authorization)
@@ -233,7 +233,7 @@ func (c *conversation) get(ctx context.Context, part string) ([]byte, error) {
 }
 
 // token gets a token from the address that a registry names in its challenge, the header
-// WWW-Authenticate. It returns "" if the challenge asks for no token, or nobody gives one.
+// WWW-Authenticate. It returns "" if the challenge asks for no token, or that address gives none.
 func (c *conversation) token(ctx context.Context, challenge string) (string, error) {
 	kind, rest, _ := strings.Cut(challenge, " ")
 	if !strings.EqualFold(kind, "Bearer") {

@@ -41,7 +41,7 @@
 //	welcome gen link [retire] [launch]  the hello link was taken; gen is the generation from now on
 //	fenced  link                 a newer runner runs this box: stop, exit
 //	nudge                        the inbox has something: pull
-//	look                         nothing: the host learns from its post whether the connection is open
+//	look                         nothing to do: the host learns from the post whether the connection is open
 //	deliver id round base gen session principal server ticket level subscribed sent notAfter ackWithin inbox again moved looks lens trace secrets + payload
 //	may     id round refused     the answer to ask
 //	pulled  n ids rounds         these ids were delivered for pull n
@@ -63,8 +63,8 @@
 //
 // One runner at a time runs a box. The host starts it with the box's name, a generation and a
 // one-time token. The runner draws a random id, runner. link counts the hellos that say something
-// new. These are one for each connection, one after a bye, and one when a new connection was lost
-// before its welcome. The last of these goes over the earlier connection, which still lives. Hellos
+// new: the first on each connection and the first after a bye. If a new connection was lost before
+// its welcome, the runner also says a new hello on the earlier connection, which still lives. Hellos
 // carry the token until the first welcome. Only a welcome with the newest link counts. Before it,
 // the runner executes nothing, and sends nothing but hello. A fenced with the newest link ends the
 // runner. After a fenced with an older link, the runner says hello once more. A hello with a link
@@ -183,7 +183,7 @@
 //
 // A runner opens a connection with a pass, which the relay function checks without a
 // read of the store (relayserver.Sealer.Admit). Its first pass is in its environment.
-// Each welcome brings a fresh one as its ticket.
+// Each welcome brings a fresh pass in its field ticket.
 //
 // The runner pings every 5 minutes, because the gateway closes a connection that is
 // idle for 10 minutes. After 110 minutes, before the limit of 2 hours, or when a drain

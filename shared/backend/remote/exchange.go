@@ -151,9 +151,9 @@ func (x *exchange) once(ctx context.Context) (json.RawMessage, *wire.Error, erro
 	}
 }
 
-// offered returns a result of server/discover without the capabilities listChanged and tasks:
-// no stream to the server is open between messages, so their notifications would not come.
-// The capability subscribe stays if the argument subscribe is true; see joinStandalone.
+// offered takes listChanged and tasks out of the capabilities in a result of server/discover: no
+// stream to the server is open between messages, so their notifications would not come. Unless the
+// argument is true, it takes out subscribe too; see joinStandalone.
 func offered(discover json.RawMessage, subscribe bool) json.RawMessage {
 	var capabilities map[string]json.RawMessage
 	if json.Unmarshal(wire.Lookup(discover, "capabilities"), &capabilities) != nil {

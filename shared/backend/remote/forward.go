@@ -41,7 +41,7 @@ func (s *server) Tell(ctx context.Context, r native.Request) {
 		_ = post(ctx, x, x.url, raw, header) // a notification may be lost
 		return
 	case x.link.Era != eraHTTP:
-		return // the server asks for the roots while it answers the next request
+		return // no session at the server is open: it asks for the roots during the next request
 	case !roots || !listens(x):
 		if bridge.SaysModern(r.Params) {
 			raw = wire.NewNotification(r.Method, bridge.Strip(r.Method, r.Params))
@@ -112,5 +112,5 @@ func renamed(ctx context.Context, x *exchange, m wire.Message) []byte {
 	return raw
 }
 
-// sessionName names a session of the server in the ids that renamed gives to questions.
+// sessionName returns the name of a server's session in the ids of questions; see renamed.
 func sessionName(id string) string { return hashOf(id)[:8] }

@@ -56,8 +56,8 @@ func newClient(private bool) *http.Client {
 	}
 }
 
-// checkAddress returns errPrivate unless hostPort has a public address. The system connects to
-// hostPort, after names are resolved.
+// checkAddress returns errPrivate unless hostPort has a public IP address. Names are resolved before:
+// the connection goes to this very address.
 func checkAddress(hostPort string) error {
 	at, err := netip.ParseAddrPort(hostPort)
 	if err != nil {

@@ -35,7 +35,7 @@ const (
 	quietFirst  = 2 * time.Second        // a resumed stream that is silent for so long is resumed again
 )
 
-// maxQuestions is how many questions of a server its client gets together.
+// maxQuestions limits the questions that a client gets together.
 const maxQuestions = 1024
 
 func (x *exchange) legacy(ctx context.Context) (json.RawMessage, *wire.Error, error) {

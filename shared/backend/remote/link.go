@@ -49,8 +49,8 @@ type streamState struct {
 	// stream, which is a fault of the server. The standalone stream of a server that mixes is
 	// never resumed.
 	Mixes bool `json:"mixes,omitempty"`
-	// Sound means that the server is known not to mix: when Others was set, a resumed stream
-	// repeated no event of another stream.
+	// Sound means that the server is known not to mix: a resumed stream repeated no event of another
+	// stream although there were such events (see Others).
 	Sound bool `json:"sound,omitempty"`
 	// Others means that requests have had events since the standalone stream's last event.
 	Others bool `json:"others,omitempty"`

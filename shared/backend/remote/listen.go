@@ -96,12 +96,13 @@ func (c *following) next(ctx context.Context) (e wire.SSE, apart bool, err error
 }
 
 // overhear handles a message that came on the standalone stream while the request is at the server.
-// The method forward sends a question to a legacy client at once, while the request goes on. The
-// method take makes the question the result of this round of the request, so that nothing is held
-// open while a human thinks. A modern client can be asked only by take.
+// A question can reach the client in two ways. With the method forward, a legacy client gets it at
+// once, while the request goes on. With the method take, it becomes the result of this round of the
+// request, so that nothing is held open while a human thinks. A modern client can be asked only with
+// take.
 //
 // take needs a stream of the request that another process can resume. If there is none, overhear
-// forwards the question to a legacy client, and refuses it for a modern client unless Server.Here
+// calls forward for a legacy client, and refuses the question for a modern client unless Server.Here
 // is set.
 func (c *following) overhear(ctx context.Context, e wire.SSE) {
 	m, err := wire.Parse(e.Data)
@@ -143,7 +144,7 @@ func (c *following) forward(ctx context.Context, m wire.Message) {
 	}
 }
 
-// unpark gives the questions in c.parked to overhear again. It does nothing while the stream of the
+// unpark calls overhear again for the questions in c.parked. It does nothing while the stream of the
 // request cannot be resumed and c.due is in the future.
 func (c *following) unpark(ctx context.Context) {
 	if len(c.parked) == 0 || c.talk.last == "" && time.Now().Before(c.due) {

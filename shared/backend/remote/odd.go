@@ -62,9 +62,9 @@ func straight(e wire.SSE) []wire.SSE {
 	return all
 }
 
-// read parses a message that came while a request with this id waits. The error is *unreadable for
-// a malformed response to the request, and for a response without an id on a stream of this request
-// only.
+// read parses a message that came while the request with this id waits. The error is *unreadable if
+// the message is a malformed response to the request. It is also *unreadable for a response without
+// an id if the stream is for this request alone.
 func (t *conversation) read(data []byte, id json.RawMessage) (wire.Message, error) {
 	m, err := wire.Parse(data)
 	switch {

@@ -91,7 +91,6 @@ func (c *Servers) Close() {
 	c.private.CloseIdleConnections()
 }
 
-// server is one remote server.
 type server struct {
 	*Servers
 	Server

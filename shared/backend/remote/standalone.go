@@ -33,7 +33,7 @@ type standaloneStream struct {
 	apart int    // how many messages went to the client's standalone stream
 
 	subscribers []*subscriber // guarded by Servers.mu; in the order in which they joined
-	others      bool          // guarded by Servers.mu; the new value of streamState.Others
+	others      bool          // guarded by Servers.mu; what known.Others becomes when the stream ends
 }
 
 // standaloneKey names a standalone stream: by the client's session here and the session at the server.
@@ -52,7 +52,7 @@ type subscriber struct {
 // serverTraits is what a process has learned about a server from its standalone streams.
 type serverTraits struct {
 	deaf  bool // the server has no standalone streams
-	mixes bool // a resumed stream repeats events of other streams; see streamState.Mixes
+	mixes bool // see streamState.Mixes
 	slow  bool // the server sends no headers before its first message
 }
 
@@ -209,7 +209,7 @@ func (e *standaloneStream) listen(ctx context.Context) {
 				continue
 			}
 		case refused != nil && !refused.passes(), unsent(err):
-			return // the request itself gets the same error, and reports it
+			return // the subscribed request meets the same error, and reports it
 		default:
 			if fails++; fails > resumeTries {
 				return
@@ -246,10 +246,9 @@ func (e *standaloneStream) open(ctx context.Context, lastID string) (*conversati
 
 // follow reads the stream to its end. If again is true, the stream must be opened anew.
 //
-// A server that mixes (see streamState) repeats questions that were answered long ago, and
-// sends nothing new on the resumed stream. Unless the server is known to be sound, follow
-// holds back the events of a resumed stream, and requests wait, until the server falls
-// silent.
+// A server that mixes (see streamState.Mixes) repeats questions that were answered long ago, and
+// sends nothing new on the resumed stream. Unless streamState.Sound is set, follow therefore holds
+// back the events of a resumed stream until the server falls silent. Requests wait until then.
 func (e *standaloneStream) follow(ctx context.Context, talk *conversation, resumed bool) (again bool) {
 	defer talk.close()
 	begun := time.Now()

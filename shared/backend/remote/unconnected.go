@@ -17,8 +17,8 @@ import (
 // answer to a call of it names the page where the caller connects.
 const ConnectTool = "connect_account"
 
-// unconnected returns the answer for a caller who lacks a token at a third party, if err says
-// that the server refuses such callers. It returns nil if only the server can answer.
+// unconnected answers in place of a server that has refused a caller who lacks a token at a third
+// party. It returns nil if err is no such refusal, or if only the server can answer.
 func (x *exchange) unconnected(err error) json.RawMessage {
 	var refused *refusal
 	if !x.lacks || !errors.As(err, &refused) || refused.status != http.StatusUnauthorized {

@@ -58,7 +58,7 @@ func New(t testing.TB) *S3 {
 	return s
 }
 
-// Endpoint returns the URL of the server.
+// Endpoint returns the URL of the server, without a slash at its end.
 func (s *S3) Endpoint() string { return s.server.URL }
 
 // Before sets a function that is called with each request before the server handles it. If f

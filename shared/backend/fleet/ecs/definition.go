@@ -160,8 +160,8 @@ func (f *Fleet) logs() *logging {
 
 // register creates the task definition, or one more revision of it. Equal revisions are harmless.
 // register does not look for the definition first, which would need the right to read every task
-// definition of the account. If the image is that of one server, register adds the image's present
-// digest to the image's name.
+// definition of the account. If the image is a server's own and not Config.Image, register adds the
+// image's present digest to its name.
 func (f *Fleet) register(ctx context.Context, def definition) error {
 	if def.own {
 		if err := f.pin(ctx, &def.Containers[0]); err != nil {

@@ -191,8 +191,8 @@ func (f *Fleet) Run(ctx context.Context, t fleet.Task) (string, error) {
 	return taskID(t.ClientToken), nil
 }
 
-// run starts one task. If the token already names a task, run starts nothing, even if the
-// first request differed.
+// run starts one task. If the token already names a task, run starts nothing, even if that task was
+// requested with other values.
 func (f *Fleet) run(ctx context.Context, in runTask) error {
 	var out taken
 	err := f.api.ask(ctx, "RunTask", in, &out)
@@ -250,8 +250,8 @@ func tagValue(text string) string {
 
 func taskID(token string) string { return Place + "/" + token }
 
-// overridesOf returns the environment variables of both containers: for the runner those of the
-// task, in sorted order, and for the first container those that the script fetch reads.
+// overridesOf returns the environment variables of both containers. The runner's are those of the
+// task, in sorted order. The first container's are those that its script (the constant fetch) reads.
 func (f *Fleet) overridesOf(t fleet.Task, url string) (overrides, error) {
 	if !isName(t.ClientToken, fleet.MaxClientToken, "_/-") {
 		return overrides{}, fmt.Errorf("%w: the client token must be 1 to %d letters, digits, -, _ and /", fleet.ErrInvalid, fleet.MaxClientToken)
@@ -278,8 +278,8 @@ func (f *Fleet) overridesOf(t fleet.Task, url string) (overrides, error) {
 	return all, nil
 }
 
-// isName reports whether s has at least one and at most limit characters, which are ASCII
-// letters, digits or in marks.
+// isName reports whether s is not empty, has at most limit bytes, and consists of ASCII letters,
+// digits and characters in marks.
 func isName(s string, limit int, marks string) bool {
 	return s != "" && len(s) <= limit && !strings.ContainsFunc(s, func(c rune) bool {
 		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && !strings.ContainsRune(marks, c)

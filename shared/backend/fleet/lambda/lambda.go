@@ -170,7 +170,7 @@ func (f *Fleet) Run(ctx context.Context, t fleet.Task) (string, error) {
 	}
 }
 
-// function returns the smallest function with enough memory for a task.
+// function returns the name or ARN of the smallest Lambda function with enough memory for a task.
 func (f *Fleet) function(t fleet.Task) (string, error) {
 	need := 0
 	if f.cfg.Memory != nil {

@@ -21,8 +21,8 @@ type output struct {
 	failure string // the last error in the lines
 }
 
-// copy reads lines from a pipe until its end. It also reads if there is no Config.Output, because a
-// full pipe would stop the runner.
+// copy reads lines from a pipe until its end, even if Config.Output is nil: a full pipe would stop
+// the runner.
 func (o *output) copy(pipe io.Reader) {
 	r := bufio.NewReaderSize(pipe, maxLine)
 	for {

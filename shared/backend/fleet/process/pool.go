@@ -73,7 +73,7 @@ type Config struct {
 	// task to end, as SIGTERM asks a runner. If kill is closed, the task must end at once. If
 	// Inside is nil, each task is a process.
 	Inside func(ctx context.Context, kill <-chan struct{}, env map[string]string, line func(string)) (exit int)
-	// Started reports whether this program has started the process with a pid for a task of the
+	// Started reports whether pid is a process that this program has started for a task of the
 	// place Inside. The process may have ended. If Started is nil, this program has started none.
 	Started func(pid int) bool
 	// Grace is the time between SIGTERM and SIGKILL; 0 means 10 s.
@@ -222,7 +222,6 @@ func (p *Pool) start(ft fleet.Task) (string, error) {
 	return id, nil
 }
 
-// register adds a task that was just started to the lists of the pool.
 func (p *Pool) register(ft fleet.Task, id string, pid int) *task {
 	t := &task{token: ft.ClientToken, status: fleet.Status{
 		ClientToken: ft.ClientToken,

@@ -19,8 +19,9 @@ const clearTime = 5 * time.Second
 // BecomeSubreaper makes this program the parent of the orphans among its descendants. A
 // [Pool] needs this to find and reap every process of a box whose runner was killed. The
 // setting holds for the whole program, until its end. Call BecomeSubreaper once, from main,
-// before the first task. Every program in a session of its own that no Pool started counts as
-// an orphan. On systems without subreapers it does nothing.
+// before the first task. A Pool may take a child of this program for an orphan, and kill it, if the
+// child is in a session of its own and no Pool has started it. On systems without subreapers
+// BecomeSubreaper does nothing.
 func BecomeSubreaper() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become the parent of orphaned processes: %w", err)
@@ -121,8 +122,9 @@ func (p *Pool) remainsOf(table map[int]proc, runner int, killed map[int]uint64) 
 }
 
 // stray reports whether d, a child of this program in another session, is an orphan that this
-// program has adopted and not started. The leader of d's session tells: a runner of any pool has
-// the variable taskEnv, or before its exec the environment of this program.
+// program has adopted and not started. That depends on the leader of d's session. A leader whose
+// environment has the variable taskEnv, or equals that of this program, is a runner of some pool:
+// before its exec, a runner has the environment of this program.
 //
 // A leader that has ended shows no environment, and may be the runner of another task. Then only
 // the leader itself counts as a stray, once it has been a zombie for long. A process that was

@@ -1,6 +1,6 @@
-// Package pooltest has an HTTP API of a [process.Pool], and its client. In tests, the programs
-// that an emulator of AWS runs as Lambda functions start boxes in the emulator's pool. Programs
-// that are built for AWS (-tags aws) do not contain this package.
+// Package pooltest has an HTTP API of a [process.Pool], and its client. In tests, an emulator of AWS
+// serves its pool with this API. The programs that it runs as Lambda functions start boxes there.
+// Programs that are built for AWS (-tags aws) do not contain this package.
 package pooltest
 
 import (
