@@ -3,6 +3,7 @@ package box
 import (
 	"bufio"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -86,6 +87,19 @@ func TestServerRunsInItsSandbox(t *testing.T) {
 	commontest.OK(t, r.Close(t.Context(), 0))
 	_, err = os.Stat(temp)
 	commontest.EqualIn(t, "its temporary folder is removed", true, errors.Is(err, fs.ErrNotExist))
+}
+
+func TestLogSaysThatAProcessUsedTooMuchMemory(t *testing.T) {
+	kept := &page{}
+	r := newRig(t, "normal", func(s *Server) {
+		s.Stderr = func(string) io.WriteCloser { return kept }
+		s.Sandbox = func(string, provision.Launch) (*sandbox.Sandbox, error) {
+			return sandbox.New(sandbox.Policy{Memory: 64 << 10, Temp: filepath.Join(t.TempDir(), "temp"), KeepUser: true}, sandbox.Probe())
+		}
+	})
+	commontest.EqualIn(t, "out of memory", true, r.failure(r.call("1", "hang", "0")).OutOfMemory)
+	r.state(t, Exited)
+	commontest.Contains(t, "", ": it used more memory than memory_mb allows\n", kept.String())
 }
 
 func TestServerIsNotStartedWithoutItsSandbox(t *testing.T) {

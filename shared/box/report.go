@@ -148,6 +148,8 @@ func (p *process) howItEnded() string {
 	switch {
 	case p.nap.kept:
 		return fmt.Sprintf("process %d sleeps with its memory: %s", p.child.PID(), p.cause())
+	case exited && p.output.over:
+		return fmt.Sprintf("process %d %s: it used more memory than memory_mb allows", p.child.PID(), e)
 	case exited && p.told && !p.left:
 		return fmt.Sprintf("process %d %s; Dormouse ended it: %s", p.child.PID(), e, p.cause())
 	case exited:
