@@ -35,7 +35,7 @@ import (
 // Remembered is how long an instance that has read a key uses it before it reads the key again.
 const Remembered = 30 * time.Second
 
-// touchEvery is how old a stored Key.Used must be before a request writes it again, and waits for
+// touchEvery is the age of a stored Key.Used at which a request writes it again. The request waits for
 // the write.
 const touchEvery = time.Hour
 
@@ -120,8 +120,8 @@ func (a *Keys) Verify(ctx context.Context, key, server string) (storage.Identity
 	return storage.Identity{Tenant: k.Tenant, Principal: k.Principal, Credential: k.ID, Props: k.Props}, nil
 }
 
-// whole returns the record of a key, given with its secret, after checking that the key is good for
-// a purpose.
+// whole returns the record of a key that is given with its secret, after checking that the key is
+// good for a purpose.
 func (a *Keys) whole(ctx context.Context, key string, to purpose) (storage.Key, error) {
 	id, ok := parseKey(key)
 	if !ok {

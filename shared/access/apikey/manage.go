@@ -15,7 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// MaxProps bounds [Grant.Props].
+// MaxProps bounds [Grant.Props], in bytes.
 const MaxProps = 4 << 10
 
 // Grant is what a new key allows.
