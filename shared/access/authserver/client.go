@@ -287,8 +287,7 @@ func shorten(name string) string {
 	return strings.TrimSpace(name[:end])
 }
 
-// storeError returns err, or nil if err has this code.
-func storeError(err error, code storage.Code) error {
+func unless(code storage.Code, err error) error {
 	if errors.Is(err, code) {
 		return nil
 	}

@@ -176,7 +176,7 @@ func (d *documents) keep(ctx context.Context, id string) error {
 		return err
 	}
 	if _, err := d.store.SaveValue(ctx, storage.Value{Key: documentKey(id), Rev: k.rev, Data: data, Expires: k.until}); err != nil {
-		return storeError(err, storage.Conflict) // a Conflict means that another instance has stored the document
+		return unless(storage.Conflict, err) // a Conflict means that another instance has stored the document
 	}
 	k.stored = true
 	d.remember(id, k)

@@ -29,8 +29,8 @@ const refreshPrefix = "dr_"
 // grant.
 func refreshToken(handle, secret string) string { return refreshPrefix + handle + "_" + secret }
 
-// handleOf returns the handle of a refresh token. A text of any other form costs no read
-// of the store.
+// handleOf returns the handle of a refresh token. For a text of any other form ok is false, which
+// saves a read of the store.
 func handleOf(token string) (handle string, ok bool) {
 	rest, ok := strings.CutPrefix(token, refreshPrefix)
 	if len(token) > 100 {

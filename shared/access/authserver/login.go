@@ -178,7 +178,7 @@ func (b *Server) identify(req request, claims map[string]any) (code, error) {
 	return c, nil
 }
 
-// maxClaims bounds the claims that decide who may use a server.
+// maxClaims bounds the claims that decide who may use a server, in bytes.
 const maxClaims = 2 << 10
 
 // maxConsoleClaims bounds the claims in a token for the web console, which keeps the token in a
