@@ -42,7 +42,7 @@ const (
 )
 
 // Exchanges reports whether a token for one of the providers comes in exchange for the user's token
-// of the identity provider. The caller must keep the latter when the user signs in.
+// of the identity provider. If so, [Vault.KeepSignIn] must get that token when the user signs in.
 func (v *Vault) Exchanges(providers []string) bool {
 	return slices.ContainsFunc(providers, func(name string) bool { return v.providers[name].Exchange != nil })
 }

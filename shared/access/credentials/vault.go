@@ -70,7 +70,6 @@ func New(c Config) (*Vault, error) {
 	return v, nil
 }
 
-// Times of a token.
 const (
 	// Early is how long before its end a token is renewed.
 	Early = time.Minute
