@@ -37,7 +37,7 @@ type Config struct {
 	Log    *slog.Logger // gets failures of the store, at most one a minute; nil: no log
 }
 
-// maxKnown is the number of callers from which on an instance forgets silent ones.
+// maxKnown is how many callers an instance knows before it forgets silent ones.
 const maxKnown = 10_000
 
 // New returns a Limiter, or nil if the servers file has no limits: then nothing is limited
