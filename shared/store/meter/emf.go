@@ -16,7 +16,7 @@ const (
 	metricPolls     = "polls"                // requests that only ask for events
 	metricErrors    = "errors"               // messages that ended with an error
 	metricWakes     = "wakes"                // how often boxes were woken
-	metricFunction  = "wake_function_ms"     // from the start of a function's process to its first invocation
+	metricFunction  = "wake_function_ms"     // from the start of a Lambda process to its first invocation
 	metricBox       = "wake_box_ms"          // from when a box is woken until its runner connects
 	metricServer    = "wake_server_ms"       // from the start of a process to the end of its handshake
 	metricFirst     = "wake_first_answer_ms" // duration of the invocation that woke a box

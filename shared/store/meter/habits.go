@@ -16,8 +16,8 @@ type Habits struct {
 }
 
 // Usual returns the habits behind the published tables of costs. Only Own comes from a
-// measurement: on one machine a function works 0.5 ms (relay) to 0.9 ms (http) in an invocation,
-// SQLite included, and a Lambda function of 256 MB has a seventh of a processor.
+// measurement: on one machine an invocation works 0.5 ms (relay) to 0.9 ms (http), SQLite
+// included, and a Lambda function of 256 MB has a seventh of a processor.
 func Usual() Habits {
 	return Habits{
 		MemoryMB: 256, Own: 5 * time.Millisecond, Trip: 4 * time.Millisecond, Post: 8 * time.Millisecond, LogBytes: 900,
