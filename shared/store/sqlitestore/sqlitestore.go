@@ -47,9 +47,9 @@ type Options struct {
 	// written before.
 	Behind bool
 	// Alone says that no other program executes calls of the sessions in this file. If Alone is set,
-	// the Store caches sessions and boxes. It removes a session or box from the cache when it writes
-	// it, and all of them some milliseconds after another program, such as a command, has written to
-	// the file.
+	// the Store caches sessions and boxes. A write through the Store removes its session or box from
+	// the cache. A write of another program, such as a command, removes all of them some milliseconds
+	// later.
 	// [Store.Wait] finds within a second what another program appended.
 	Alone bool
 	// Damaged is called once, with the first sign that the file is damaged or is no longer
