@@ -171,7 +171,6 @@ func tools(msgs []wire.Message) (names []string) {
 	return names
 }
 
-// tool returns the name of the tool that the params of a tools/call name, or "".
 func tool(params json.RawMessage) string {
 	name, _ := wire.String(wire.Lookup(params, "name"))
 	return name

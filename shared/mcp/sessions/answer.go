@@ -68,7 +68,8 @@ func (u *use) asked(ctx context.Context, stream storage.StreamID, round int, que
 	case !errors.Is(err, storage.NotFound):
 		return false, err
 	}
-	// A call that an instance executes without a box gets its storage.Item only after a second.
+	// A call that an instance executes without a box gets its storage.Item only after a second. Before
+	// that, its questions are of the first round.
 	tail, err := u.manager.store.Tail(ctx, u.session.ID, stream)
 	return err == nil && tail.Last > 0 && !tail.Final && round == 1, storage.IgnoreNotFound(err)
 }
@@ -79,8 +80,8 @@ const maxQuestion = 64
 // maxAnswers bounds the answers of a session's client within [Limits.EventAge], in bytes.
 const maxAnswers = 64 << 20
 
-// answer stores a client's response to a question, then passes it on. It drops a response to a
-// process that no longer runs. A suspended call takes its response at any time.
+// answer stores a client's response to a question, then passes it on. It drops the response if the process
+// that asked no longer runs, unless a suspended call waits for it.
 func (u *use) answer(ctx context.Context, m wire.Message) error {
 	question, ok := wire.String(m.ID)
 	_, _, suspends := storage.Suspends(question)

@@ -22,7 +22,8 @@ type Server struct {
 	// know the principal. A process that has only answered lists therefore has the same lists for
 	// all principals of a tenant.
 	Anonymous bool
-	// Spreads allows the sessions of one tenant to be in several boxes, because they share nothing.
+	// Spreads says that the sessions of one tenant may be in several boxes: they share no process and no
+	// workspace.
 	Spreads bool
 	Tasks   TaskMode
 	// Remembers means that a process keeps its memory while its box sleeps. The client's answer to
@@ -75,10 +76,10 @@ type Backend interface {
 	// Track returns the Tracker of a request that was accepted earlier, for a client that comes back for
 	// it. Errors: NotFound if the store has no open [storage.Item] of this stream.
 	Track(ctx context.Context, s storage.Session, stream storage.StreamID) (Tracker, error)
-	// Answer passes on a client's response to a question, which the store has already. The response may
-	// be lost on the way without an error. The box may be asleep if the question belongs to a suspended
-	// call; see [storage.Suspends]. The store has no answer to a question of a server without a box
-	// ([storage.Forwards]): after an error the client must send that answer again.
+	// Answer passes on a client's response to a question. The response may be lost on the way without an
+	// error. The box may be asleep if the question belongs to a suspended call; see [storage.Suspends].
+	// The store has the response already, except for a server without a box ([storage.Forwards]): after
+	// an error the client must send that one again.
 	Answer(ctx context.Context, a storage.Answer, box storage.Box) error
 	// End tells the box that a session has ended, and ends the session's suspended calls.
 	// The message to the box may be lost without an error.
@@ -115,9 +116,9 @@ type InlineTracker interface {
 type Handover interface {
 	// Handed reports whether a box may have the request, although it has not confirmed that.
 	Handed() bool
-	// GiveUp ends a request for which Handed is true and the store has no trace. If GiveUp returns nil,
-	// either the log has the end of the request and no box begins to execute the request any more, or
-	// the store has got a trace meanwhile. After an error neither is known.
+	// GiveUp ends a request for which Handed is true and the store has no trace: the log gets the end
+	// of the request, and no box begins to execute it any more. GiveUp also returns nil if the store has
+	// got a trace of the request meanwhile. After an error the outcome is not known.
 	GiveUp(ctx context.Context) error
 }
 
@@ -126,11 +127,11 @@ type Limits struct {
 	Life        time.Duration // a session ends after half of it to all of it without a message; 7 days
 	InitTimeout time.Duration // how long a session lives until notifications/initialized comes; 60 s
 	StartTime   time.Duration // how much longer a session lives if a server must be started for its initialize; 300 s
-	EventAge    time.Duration // how long events and answers are kept; at most and by default storage.EventAge
+	EventAge    time.Duration // how long events and answers are kept; storage.EventAge, which is also the most
 	AcceptBy    time.Duration // how long an instance waits until a box confirms that it has a request; 25 s
 	Hold        time.Duration // how long a response that waits for events is held open; 25 s
 	Since       time.Time     // when this program started; earlier leases count as free. Zero if another program may use the store
-	Pace        time.Duration // the shortest time after which a client is told to come back; all others are multiples of it; 1 s
+	Pace        time.Duration // the shortest time after which Dormouse tells a client to come back; 1 s
 	Standby     int           // how many GETs of one session may wait for the standalone stream; 32
 }
 
@@ -153,5 +154,5 @@ type TaskMode string
 const (
 	TasksAuto   TaskMode = ""       // calls that outlast the longest response
 	TasksAlways TaskMode = "always" // all calls that take longer than a moment
-	TasksOff    TaskMode = "off"    // no calls; the server does not offer tasks
+	TasksOff    TaskMode = "off"    // none; the server does not offer tasks
 )

@@ -204,7 +204,7 @@ func (c *Call) unknown(cause error) error {
 }
 
 // read waits for events, at most until the next time at which Next has something else to do. halts
-// is true once: when this instance has stopped executing the request before the request's end.
+// is true at the first read after this instance has stopped executing the request.
 func (c *Call) read(ctx context.Context, until time.Time) (page storage.Page, halts bool, err error) {
 	if c.lease != nil && !c.lease.held {
 		return storage.Page{}, false, storage.Rest(ctx, time.Until(earlier(until, c.lease.again)))

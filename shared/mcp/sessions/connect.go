@@ -90,7 +90,8 @@ func (o Publisher) Visited(ctx context.Context, id storage.ID, elicitation strin
 }
 
 // tell sends notifications to the client of a session. age is how long they are kept, 0 for
-// [storage.EventAge]. tell does nothing in the cases that the comment of Visited names.
+// [storage.EventAge]. tell does nothing if the session or its connection is gone, or while a box writes
+// to the standalone stream.
 func (o Publisher) tell(ctx context.Context, id storage.ID, age time.Duration, raws ...[]byte) error {
 	s, _, err := o.Store.Load(ctx, id, "")
 	if err != nil || s.State == storage.Ended {

@@ -33,17 +33,17 @@ import (
 // answered or has added a cursor. If it has done neither, it is dead, and the batch is posted once more.
 const (
 	straight     = time.Second                            // how long the instance that writes a batch posts it itself
-	onePost      = 2 * time.Second                        // how much longer the last post of that second may take
-	inDoubt      = 4 * time.Second                        // the first instance certainly posts no longer than this; a runner waits longer before it repeats a batch
+	onePost      = 2 * time.Second                        // how much longer than straight the last post may take
+	inDoubt      = 4 * time.Second                        // an instance posts a batch no longer than this; a runner waits longer before it repeats the batch
 	maxSkew      = time.Minute                            // the greatest difference between the clocks of two instances
-	pushLease    = 30 * time.Second                       // how long the lease is valid after each page
-	pushPage     = 100                                    // events between two writes of a cursor
+	pushLease    = 30 * time.Second                       // how long the lease lasts; its holder extends it after each page
+	pushPage     = 100                                    // most events of a page; the cursor is written after each page
 	toNote       = 5 * time.Second                        // time that an instance reserves to record how far it has pushed
-	keptFinished = 32                                     // how many settled cursors a record keeps
-	keptOwed     = 1024                                   // how many other cursors a record keeps; more would not fit a row of the store
-	comingUp     = storage.ConnectTimeout + 2*time.Second // for how long after $connect API Gateway may answer 410 for a connection
+	keptFinished = 32                                     // how many cursors without owed events a record keeps
+	keptOwed     = 1024                                   // how many cursors with owed events a record keeps; more would not fit a row of the store
+	comingUp     = storage.ConnectTimeout + 2*time.Second // how long after $connect API Gateway may answer 410 for a connection that is not ready yet
 	pushRetry    = 50 * time.Millisecond
-	streamLife   = 7 * 24 * time.Hour // the log of a request stream is deleted when it is older than this
+	streamLife   = 7 * 24 * time.Hour // a record keeps no cursor of a request stream that is older
 )
 
 func cursorOf(s *storage.Session, stream storage.StreamID) *storage.Cursor {
@@ -55,9 +55,9 @@ func cursorOf(s *storage.Session, stream storage.StreamID) *storage.Cursor {
 	return nil
 }
 
-// owe adds a cursor unless its stream has one, and drops cursors that are no longer needed. It
-// replaces a Live cursor, and takes the higher index of the two, because events of a Live stream were
-// posted directly. owe reports whether s changed.
+// owe adds c, and drops cursors that are no longer needed. If the stream has a Live cursor, c replaces it, at
+// the higher index of the two: the events up to either were posted. owe does nothing if the stream has a
+// cursor that is not Live. It reports whether s changed.
 func owe(s *storage.Session, c storage.Cursor) bool {
 	if old := cursorOf(s, c.Stream); old != nil {
 		if !old.Live {
@@ -89,8 +89,7 @@ func owe(s *storage.Session, c storage.Cursor) bool {
 }
 
 // doubt is called for a batch that is in the log already. If sure is true, no other instance can
-// be posting the batch. noted is true if doubt has set Since in the cursor of the stream, which
-// may be a new cursor, to the present time.
+// be posting the batch. noted is true if doubt has changed s: the stream's cursor is now in doubt (Since).
 func doubt(s *storage.Session, b storage.Batch) (sure, noted bool) {
 	c := cursorOf(s, b.Stream)
 	now := time.Now()

@@ -15,9 +15,9 @@ func (u *use) deliver(ctx context.Context, raw []byte, address storage.Address) 
 	return u.deliverWith(ctx, Delivery{Raw: raw, Address: address})
 }
 
-// deliverWith is deliver for a Delivery. Its caller sets Raw, Tools, Needs, Brief and the fields of
-// the address that deliver names. For a delivery with requests, deliverWith gets the caller's
-// secrets ([Parts.Secrets]) before it asks [Parts.Gate].
+// deliverWith is deliver with more settings: the caller also sets Tools, Needs, Wakes, Brief and once. For
+// a delivery with requests, deliverWith gets the caller's secrets ([Parts.Secrets]) before it asks
+// [Parts.Gate].
 //
 // Errors: those of [storage.Secrets], of the gate, and of the backend.
 func (u *use) deliverWith(ctx context.Context, d Delivery) (*Call, error) {
@@ -70,7 +70,7 @@ func (u *use) admit(ctx context.Context, d Delivery) (*Call, error) {
 }
 
 func (u *use) handOver(ctx context.Context, d Delivery) (*Call, error) {
-	h, c, s, box := u.manager, u.caller, u.session, u.box // s is a copy, so u.session keeps what this request has read
+	h, c, s, box := u.manager, u.caller, u.session, u.box
 	a, again := d.Address, s.Served
 	if len(a.Requests) > 0 {
 		if err := writable(ctx, h.store); err != nil {
@@ -79,7 +79,8 @@ func (u *use) handOver(ctx context.Context, d Delivery) (*Call, error) {
 		}
 		var err error
 		a.Moved = a.Moved || moves(s, c, box)
-		// A power cut may lose this write: the next request records the same again.
+		// u.session stays as this request has read it. A power cut may lose this write: the next request
+		// records the same again.
 		if s, err = update(storage.Lazily(ctx), h.store, s, func(s *storage.Session) bool { return noteCaller(s, c, box, !a.Looks()) }); err != nil {
 			d.once.release(ctx)
 			return nil, err
@@ -117,9 +118,9 @@ func (c Caller) code(box storage.Box) string {
 	return c.Server.Digest
 }
 
-// moves reports whether the server's lists may have changed since the session's last request. They may
-// have changed if the server has another definition, or if a fresh process had other lists than the
-// handshake record. The latter counts until the session's client is told.
+// moves reports whether the server's lists may have changed since the session's last request: the server
+// has another definition, or a fresh process had other lists than the handshake record and the session's
+// client was not told.
 func moves(s storage.Session, c Caller, box storage.Box) bool {
 	code := c.code(box)
 	return code != "" && s.Digest != code || box.Relisted.After(s.Created) && box.Relisted.After(s.Relisted)

@@ -26,8 +26,8 @@ type Endpoint interface {
 	// endpoint has.
 	Route(ctx context.Context, id storage.ID, msgs []wire.Message, batch bool) (Routed, error)
 	// Listen continues a stream after the event with the id lastID, or opens the standalone stream if
-	// lastID is "" ([Manager.Listen], [Manager.Resume]). hold is the result of [Resumable.Hold]; until
-	// returns the time at which the transport will end a response that may be held for hold.
+	// lastID is "" ([Manager.Listen], [Manager.Resume]). The transport's function until returns when a
+	// response with this [Resumable.Hold] will end.
 	Listen(ctx context.Context, id storage.ID, lastID string, until func(hold time.Duration) time.Time) (Resumable, error)
 	// Again returns a new event id for the same position in the stream as lastID. It is for a client
 	// whose Listen has failed: some clients break when they get an id twice.
@@ -97,15 +97,15 @@ type Stream interface {
 	Done() bool
 	// Of returns the session of the stream, and the caller.
 	Of() (Caller, storage.ID)
-	// Stop ends the goroutines that read for a Stream of Listen or Follow. For an HTTP+SSE client,
-	// sent is the last Cursor whose events were sent; Stop records it ([Call.Report]).
+	// Stop ends the goroutines that read for a Stream of Listen or Follow. For an HTTP+SSE client, sent
+	// is the Cursor after the last event that was sent; Stop records it ([Call.Report]).
 	Stop(ctx context.Context, sent string)
 }
 
 // Resumable is a Stream whose response may end before the stream does.
 type Resumable interface {
 	Stream
-	// Start returns an id for the position before the first event, with which the response begins.
+	// Start returns the id with which the response begins: that of the position before the first event.
 	Start() string
 	// Close reports whether the response must end now, as [Call.Close] does. cursor is the id to
 	// send last, "" if the client has got it already.
@@ -126,8 +126,8 @@ type Resumable interface {
 type Response interface {
 	Resumable
 	// Accepted waits until a request is accepted. It is for WebSocket and HTTP+SSE, where the answer is
-	// not in the response to the request. If the answer needed no box, Accepted returns it, and has
-	// written it to the event stream of an HTTP+SSE client.
+	// not in the response to the request. Accepted returns an answer that needed no box. For an HTTP+SSE
+	// client it has also written that answer to the client's event stream.
 	Accepted(ctx context.Context) ([]Event, error)
 	// Notice returns the notification that tells a WebSocket client which stream its request has.
 	Notice(request json.RawMessage) []byte

@@ -160,8 +160,8 @@ func (u *use) openMember(ctx context.Context, c Caller) error {
 	return err
 }
 
-// Joins returns a Call that reads what [Manager.Say] has written for the group's session with this
-// id. The Call begins at the first message.
+// Joins returns a Call that reads the messages of [Manager.Say] for the group's session with this id,
+// from the first one on.
 func (h *Manager) Joins(id storage.ID) *Call {
 	return &Call{manager: h, session: id, stream: storage.LegacySSE, begun: time.Now()}
 }
@@ -301,8 +301,8 @@ func (u *use) forClient(ctx context.Context, c Caller, method string, list json.
 	return list, nil
 }
 
-// memberOf returns a copy of s. The fields that lists depend on are as in the client's session with
-// the server of c.
+// memberOf makes the session with a member, c.Server, out of s, the session with the group. Only the fields
+// on which lists depend are right.
 func memberOf(s storage.Session, c Caller) storage.Session {
 	s.Digest, s.Tenant, s.Principal, s.Served = c.Server.Digest, c.Tenant, c.Principal, false
 	return s
@@ -313,9 +313,9 @@ func lastPart(s storage.Session, c Caller, method string) string {
 	return "group " + method + " " + c.Server.whose(memberOf(s, c), c.Server.sameList(method))
 }
 
-// Borrow returns a member's list from its handshake record: the newest that this principal may get. The
-// list may be for a client with other capabilities or another protocol version. Borrow returns nil if
-// the record has none. Borrow keeps the list under [lastPart].
+// Borrow returns the newest list in a member's handshake record that this principal may get, nil if there
+// is none. The list may be for a client with other capabilities or another protocol version. Borrow keeps
+// it for [Manager.Lists].
 //
 // Errors: Unavailable.
 func (h *Manager) Borrow(ctx context.Context, s storage.Session, c Caller, method string) (json.RawMessage, error) {

@@ -39,8 +39,8 @@ func (k keptList) holds(method string, same bool, box storage.Box) bool {
 }
 
 // noteList writes into the handshake record a list that a box has sent, if it is a whole list of at most
-// maxList bytes. It keeps a list for all principals only if the client has answered no question of the
-// process: the list may depend on an answer. Cost: one read if the record has the same list already,
+// maxList bytes. A list for all principals is left out if the client may have answered a question of the
+// process: the list may depend on the answer. Cost: one read if the record has the same list already,
 // otherwise two reads and a write. A list for all principals costs one more read.
 func noteList(ctx context.Context, store storage.Store, a storage.Address, b storage.Batch) error {
 	list := wire.Lookup(b.Events[len(b.Events)-1], "result")
@@ -142,7 +142,7 @@ func kindOf(method string) string {
 	return kind
 }
 
-// toldOf returns the field of t for a kind of list: the last generation whose lists are invalid.
+// toldOf returns the field of t for a kind of list.
 func toldOf(t *storage.Told, kind string) *storage.Generation {
 	switch kind {
 	case "tools":

@@ -19,7 +19,7 @@ type listener struct {
 	held    bool             // this GET is the primary
 	waits   bool             // this GET is a standby
 	current bool             // this GET has returned all events that were stored when it began
-	record  *storage.Session // the session as it was last read, nil once used
+	record  *storage.Session // the session as last read; nil after claim has used it
 	read    time.Time        // when record was read
 }
 
@@ -33,9 +33,9 @@ const (
 	stagger = 50 * time.Millisecond
 	// lookEvery is the age at which listener.record is read again.
 	lookEvery = 5 * time.Second
-	// leaveWithin is how long the end of a lease may take to write.
+	// leaveWithin bounds the write that ends a lease.
 	leaveWithin = 2 * time.Second
-	// casTries is how many conflicts in a row a listener retries at once.
+	// casTries is how often a listener tries a write that conflicts, without a pause.
 	casTries = 8
 )
 

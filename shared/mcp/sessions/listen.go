@@ -123,9 +123,8 @@ func (c *Call) mayTake(s storage.Session, now time.Time) bool {
 }
 
 // take gives this GET the lease ([Manager.Listen]). If the client of the last holder has come back, the
-// stream starts after the event that this client names. For any other client the stream starts after
-// s.Delivered: the highest event that any client has named. Events that were only sent may not have
-// arrived.
+// stream starts after the event that this client names. For any other client it starts after the highest
+// event that any client has named (s.Delivered): nobody knows which later events have arrived.
 func (c *Call) take(ctx context.Context, s storage.Session, now time.Time) error {
 	l := c.lease
 	if l.from.Index > s.Delivered {

@@ -19,12 +19,11 @@ import (
 // stores the list. A later client gets the list without the box.
 //
 // The name of a record and of a part together hold everything that the list may depend on: tenant,
-// configuration of the server, protocol version, the client's capabilities, and the principal. The
-// name lacks the principal if processes do not know it ([Server.Anonymous]); a list without a
-// principal in its name is only kept if its client has told the process nothing. Once the session's
-// process has done more than answer lists ([storage.Session.Served]), the name holds the session in
-// place of the principal. With [Server.SameLists] the operator says that tools and templates depend
-// on neither principal nor session.
+// configuration of the server, protocol version, the client's capabilities, and the principal. If
+// processes do not know the principal ([Server.Anonymous]), the name lacks it, and a list is only kept
+// if its client has answered no question of the process. Once the session's process has done more than
+// answer lists ([storage.Session.Served]), the name holds the session in place of the principal. With
+// [Server.SameLists] the operator says that tools and templates depend on neither principal nor session.
 //
 // A client must get the list that its own process would give. The record is not used while the
 // session may have a running process that has done more than answer lists. At other times it is
@@ -32,7 +31,7 @@ import (
 //
 //   - if the server announces changes of the list (listChanged) or SameLists covers the list:
 //     until a process of the box announces a change ([storage.Box.Told]), or a fresh process
-//     has other lists ([NoteStart]). A list that is taken in a later generation is used again;
+//     has other lists ([NoteStart]). From then on only a list of a later generation is used;
 //   - if neither: while the box sleeps and has only answered lists since the list was taken
 //     ([storage.Box.Worked]), because a tool may have changed the list without announcing it.
 //
@@ -82,12 +81,12 @@ func partOf(s storage.Session, method, whose string) (part string, ok bool) {
 // session and no hash of a principal, which are longer.
 const anyone = "anyone"
 
-// whose returns a name for the sessions that get the same list as the given one:
+// whose returns a name for the set of sessions that get the same list as the given one:
 //
-//   - "": everybody, if same is true, which is the result of sameList;
-//   - the id of the session: only the session, if its process has done more than answer lists;
-//   - [anyone]: all principals, if the server is Anonymous;
-//   - a hash of the principal: the principal's other sessions.
+//   - "" for all sessions, if same is true, which is the result of sameList;
+//   - the session's id for that session alone, if its process has done more than answer lists;
+//   - [anyone] for the sessions of all principals, if the server is Anonymous;
+//   - a hash of the principal for the sessions of that principal.
 func (s Server) whose(session storage.Session, same bool) string {
 	switch {
 	case same:

@@ -173,7 +173,8 @@ func callHash(params json.RawMessage) ([]byte, error) {
 	return sum[:], nil
 }
 
-// newStream returns the name of a new stream for a call. o may be nil.
+// newStream returns the name of a new stream for a call. For a call with a key, when o is not nil, the log
+// keeps the end of the stream until it expires.
 func (o *once) newStream() storage.StreamID {
 	if o == nil {
 		return storage.NewStreamID()

@@ -66,8 +66,7 @@ func Fit(raw []byte) []byte {
 	return wire.NewNotification(wire.NotifyMessage, []byte(`{"level":"warning","logger":"dormouse","data":"`+text+`"}`))
 }
 
-// memberMark stands before the name of the server, at the end of an event id that a WebSocket client
-// of a group gets.
+// memberMark and the name of the member end an event id that a WebSocket client of a group gets.
 const memberMark = "~"
 
 // MemberEvent reads an event id that [EventNotice] has written. member is "" if the id has none.

@@ -58,10 +58,9 @@ func (o Publisher) AppendShown(ctx context.Context, a storage.Address, b storage
 	return b, o.byRecord(ctx, ps, []storage.Index{b.First - 1})
 }
 
-// Write is the first half of Append: it writes to the log what the client may see of a batch
-// (shown.go), and returns what it wrote. Write also updates the records of the session and the
-// server; see note. again is true if the address has a connection and the batch was in the log
-// before.
+// Write is the first half of Append: it writes to the log what the client may see of a batch, and
+// returns what it wrote. With the function note, Write also updates the records of the session and the
+// server. again is true if the address has a connection and the batch was in the log before.
 func (o Publisher) Write(ctx context.Context, a storage.Address, b storage.Batch) (written storage.Batch, again bool, err error) {
 	if written, err = o.shown(ctx, a, b); err != nil {
 		return b, false, err
@@ -120,9 +119,8 @@ func (o Publisher) Send(ctx context.Context, ps ...Published) (sent bool, err er
 }
 
 // post sends a batch directly to the connection of its address. reached is the index of the last event
-// that the connection took. post stops at the deadline, or when an event cannot be posted. It posts
-// nothing of the standalone stream while that stream has a cursor that is not Live: earlier events have
-// to be pushed first.
+// that the connection took. post stops at the deadline, or when an event cannot be posted. While earlier
+// events of the standalone stream are owed, post posts no later ones.
 func (o Publisher) post(ctx context.Context, a storage.Address, b storage.Batch, deadline time.Time) (reached storage.Index, err error) {
 	reached = b.First - 1
 	if o.Clients == nil {
@@ -261,10 +259,10 @@ func (o Publisher) copyOut(ctx context.Context, ps []Published) error {
 	return o.appendOut(ctx, out)
 }
 
-// appendOut writes a batch at the end of the stream [storage.LegacySSE]. It drops a batch of a box
-// that the stream has already: one that has the Gen of the tail, and no higher Seq. A batch of an
-// instance, whose Gen is 0, or of an older Gen is written with Gen and Seq of the tail. The tail
-// thereby always has the newest batch of a box.
+// appendOut writes a batch at the end of the stream [storage.LegacySSE], whose tail always has Gen and Seq
+// of the newest batch of a box. It drops a batch of a box that has the Gen of the tail and no higher Seq,
+// because the stream has that batch. A batch of an older Gen, such as the 0 of an instance, gets Gen and
+// Seq of the tail.
 func (o Publisher) appendOut(ctx context.Context, b storage.Batch) error {
 	gen, seq := b.Gen, b.Seq
 	for {
@@ -373,9 +371,9 @@ func (o Publisher) repeat(ctx context.Context, ps []Published) (mine bool, err e
 	return mine, err
 }
 
-// owe adds cursor to the session: the client has not got the events after it. owe adds nothing if the
-// stream already has a cursor that is not Live, or a Live one at lastIndex or later. If the session has
-// a connection, owe returns once the event at lastIndex was pushed.
+// owe adds cursor to the session: the client has not got the events after it. If the stream has a cursor,
+// owe replaces it only if it is Live and before lastIndex. If the session has a connection, owe returns
+// once the event at lastIndex was pushed.
 func (o Publisher) owe(ctx context.Context, id storage.ID, cursor storage.Cursor, lastIndex storage.Index) error {
 	p := o.redelivery()
 	done := func(s *storage.Session) bool {

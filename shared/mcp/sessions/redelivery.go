@@ -15,7 +15,7 @@ type redelivery struct {
 	Publisher
 	nonce   string          // names this redelivery as the holder of the lease
 	held    bool            // this redelivery has held the lease, and has pushed all events
-	s       storage.Session // the session's record as last read or written, with newer cursors; valid while this redelivery holds the lease
+	s       storage.Session // the session's record, with cursors newer than those in the store; valid while this redelivery holds the lease
 	dropped []string        // connections that were found closed
 	again   bool            // another instance has changed the record meanwhile, so there may be more events to push
 	conns   map[string]storage.Connection
@@ -85,7 +85,7 @@ var errSlow = storage.Errorf(storage.Unavailable, "the client reads its events s
 // anew.
 var errLeaseLost = errors.New("another function holds the lease for pushing")
 
-// work pushes all events, then writes the record without the lease, which frees the lease.
+// work pushes all events, then frees the lease by writing the record without it.
 func (p *redelivery) work(ctx context.Context) error {
 	for {
 		p.again = false
@@ -111,7 +111,7 @@ func (p *redelivery) work(ctx context.Context) error {
 			return errors.Join(err, merged)
 		}
 		if err != nil {
-			return errors.Join(err, p.save(ctx)) // save writes the cursors; the lease expires by itself
+			return errors.Join(err, p.save(ctx)) // save does not free the lease, which expires by itself
 		}
 	}
 }

@@ -59,8 +59,8 @@ func (h *Manager) Resume(ctx context.Context, c Caller, id storage.ID, lastEvent
 // from is the event id with which the client comes back.
 //
 // The log may have lost events that the client has: the store was restored from a backup, or the power
-// failed. If the log is shorter than the client's position, place ends the request. The client gets
-// the last event of a request that has ended since, even if that event has the index of a lost one.
+// failed. If the log is shorter than the client's position, place ends the request, if it is still open.
+// The client then gets the end of the request, even if it has had a lost event with the same index.
 //
 // Errors: Unavailable.
 func (u *use) place(ctx context.Context, from storage.EventID) (tail storage.Tail, after storage.Index, err error) {

@@ -53,7 +53,6 @@ func offered(pin *storage.Pin, greeting json.RawMessage) json.RawMessage {
 	return greeting
 }
 
-// toolLists returns the ids of the requests for lists of tools.
 func toolLists(msgs []wire.Message) (ids []json.RawMessage) {
 	for _, m := range msgs {
 		if m.Kind == wire.Request && m.Method == wire.MethodToolsList {

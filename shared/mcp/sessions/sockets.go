@@ -32,7 +32,6 @@ func (h *Manager) Open(ctx context.Context, c Caller) (storage.Session, error) {
 	return u.session, nil
 }
 
-// create stores a new session, and sets its revision.
 func (u *use) create(ctx context.Context) error {
 	if err := u.manager.store.Create(ctx, u.session); err != nil {
 		return err
@@ -147,7 +146,7 @@ type rejoin struct {
 	claims []storage.Cursor
 }
 
-// rejoined returns the session with this id, followed by the sessions with members that it uses.
+// rejoined returns the session with this id, followed by the client's sessions with members.
 func (h *Manager) rejoined(ctx context.Context, c Caller, members []Caller, sessionID storage.ID, cursors map[string][]storage.EventID) (all []rejoin, err error) {
 	add := func(c Caller, id storage.ID, cursors []storage.EventID) error {
 		u, err := h.use(ctx, c, id)

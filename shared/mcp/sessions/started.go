@@ -29,12 +29,12 @@ type Start struct {
 }
 
 // NoteStart compares the lists of a fresh process with those of the last process of the same Kind. If
-// they differ, news is true: NoteStart makes the whole handshake record invalid, and returns the session
-// that a names. The caller must tell the client of this session at once. The clients of other sessions
-// are told with their next request.
+// they differ, NoteStart makes the whole handshake record invalid, and returns the session of the
+// address, with news true. The caller must tell the client of this session at once. The clients of other
+// sessions are told with their next request.
 //
-// A record keeps at most mostStarts fingerprints. If the record has none of this Kind, NoteStart
-// makes lists of earlier generations invalid, unless start.Own is true and the record has room: the
+// A record keeps at most mostStarts fingerprints. If it has none of this Kind, NoteStart makes the lists
+// of earlier generations invalid. It leaves them if start.Own is true and the record has room, because the
 // first process of a principal says nothing about the lists of others.
 //
 // Cost: one read if the lists are the same.
@@ -81,8 +81,8 @@ func relist(ctx context.Context, store storage.Store, a storage.Address, now tim
 	return expire(ctx, store, a.Digest, func(string) bool { return true })
 }
 
-// Forget makes the handshake record of a tenant's server invalid, for an operator, except for the
-// fingerprints of lists ([Start]).
+// Forget makes the handshake record of a tenant's server invalid, for an operator. The fingerprints of
+// lists stay ([Start]).
 //
 // Errors: Unavailable.
 func Forget(ctx context.Context, store storage.Store, tenant, server, digest string) error {

@@ -131,8 +131,8 @@ func (u *use) deliverCold(ctx context.Context, client Client, d Delivery) (*Call
 
 // Learn keeps params in the caller's inner session, for [Client.Check] of later requests. params is
 // the result of bridge.ToolNotes for a list of tools. call is the call of [Manager.Send] that got
-// the list, nil for a list of another source. Cost: one read and one write if params differ from
-// those that were kept when call began, one read without a call, otherwise none.
+// the list, nil for a list of another source. Cost: none if call began with the same params, otherwise
+// one read, and one write if the params are new.
 //
 // Errors: Unavailable.
 func (h *Manager) Learn(ctx context.Context, c Caller, call *Call, params json.RawMessage) error {

@@ -70,9 +70,8 @@ func (r *Recalled) reread(ctx context.Context) error {
 	}
 }
 
-// take adds an event, unless it is a notification other than progress and notifications/cancelled. It
-// keeps only the newest progress, because a call may have sent more notifications than fit into
-// memory.
+// take adds an event. Of the notifications it keeps only the newest progress and notifications/cancelled,
+// because a call may have sent more than fit into memory.
 func (r *Recalled) take(e storage.Event) {
 	r.last = e.Index
 	m, err := wire.Parse(e.Raw)

@@ -42,7 +42,6 @@ func (h *Manager) Load(ctx context.Context, c Caller, id storage.ID) (storage.Se
 	return u.session, u.box, nil
 }
 
-// update changes the record of the session, as the function update does.
 func (u *use) update(ctx context.Context, change func(*storage.Session) bool) (err error) {
 	u.session, err = update(ctx, u.manager.store, u.session, change)
 	return err
