@@ -23,7 +23,7 @@ type (
 // dropped counts what a box has dropped.
 type dropped struct {
 	Noise    int64 // lines of servers that were no messages
-	Oversize int64 // lines of servers over the limit of 16 MiB
+	Oversize int64 // lines of servers over the limit of 16 MiB, or for which there was no memory
 	Late     int64 // messages of servers about a request or question that has ended
 	Unknown  int64 // messages of clients about something that does not exist
 }

@@ -40,8 +40,8 @@ func (g *group) join(s *session) {
 	}
 }
 
-// anew records that the process starts for a session whose previous process has ended. If the client
-// wants log messages, by a log level or in the request, tellAnew tells it later.
+// anew records that the process starts for a session whose previous process has ended. If the log
+// level of the session or of a request includes notices, tellAnew later sends the client one.
 func (g *group) anew(st *stream, msgs []wire.Message) {
 	g.untold, g.isAnew = nil, true
 	for _, m := range requestsOf(msgs) {

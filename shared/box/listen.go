@@ -220,8 +220,8 @@ func (l *listener) garbled(id json.RawMessage, raw []byte, err error, kept bool)
 // maxMethod is how many bytes of a method the log line about a dropped message shows.
 const maxMethod = 64
 
-// noise counts a part that is no message. If kept is false, noise sets l.note, a line for the log
-// that says why the part was dropped.
+// noise counts a part that is no message. noise sets l.note, a line for the log that says why the
+// part was dropped, unless the part is kept or belongs to a message over several lines.
 func (l *listener) noise(raw []byte, why string, kept bool) {
 	p := l.p
 	p.output.wrote.lines++

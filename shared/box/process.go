@@ -229,9 +229,9 @@ func (p *process) queueFull() *fault {
 	return p.fill(f)
 }
 
-// send queues a line for the process, or holds it until the process is ready. The argument number
-// is the number of the request in the line, 0 if the line is no request. send returns false if there
-// is no room for the line.
+// send queues a line for the process, or holds it; see process.held. The argument number is the
+// number of the request in the line, 0 if the line is no request. send returns false if there is
+// no room for the line.
 func (p *process) send(number int64, line []byte) bool {
 	r := p.conv.requests[number]
 	if !p.greeted || r != nil && r.passed == nil && p.clock.holds() {
@@ -297,7 +297,7 @@ func (p *process) write(line []byte) bool {
 	return false
 }
 
-// heldLines are messages that are held until the process is ready.
+// heldLines are messages that the process must not get yet.
 type heldLines struct {
 	lines []heldLine
 	bytes int

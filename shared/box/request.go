@@ -41,7 +41,7 @@ type request struct {
 
 type handed struct {
 	line  []byte // the request, before the protocol translated it
-	at    int64  // how many bytes the process had been sent before line
+	at    int64  // how many bytes had been queued for the process before line
 	again bool   // an earlier process was sent the request, and had not read it
 }
 

@@ -134,8 +134,8 @@ func (s *session) tellAll() {
 	b.leave()
 }
 
-// call makes one call of the sink without the lock. The caller, tellAll, gets the lock back even if
-// the sink panics, because it unlocks it then.
+// call makes one call of the sink without the lock. Even if the sink panics, call takes the lock
+// again, because tellAll then unlocks it.
 func (s *session) call(t pendingOutput) {
 	s.box.mu.Unlock()
 	defer s.box.mu.Lock()

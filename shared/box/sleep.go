@@ -17,7 +17,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// ControlFile is the file descriptor of a keeper's control socket, if [Server].Images is set.
+// ControlFile is the file descriptor of the control socket of a keeper (see package memory), if
+// [Server].Images is set.
 const ControlFile = 5
 
 // nap is what a process needs to sleep with its memory. When a process sleeps, its OS process has
@@ -30,7 +31,7 @@ type nap struct {
 
 	drowsy  chan struct{} // closed when [processRun.freeze] is to begin
 	asked   bool          // drowsy is closed
-	sent    int64         // how many bytes the process had been sent when drowsy was closed
+	sent    int64         // how many bytes had been queued for the process when drowsy was closed
 	over    bool          // freeze has returned
 	kept    bool          // freeze has succeeded: an image of the memory is in the store
 	size    int64         // size of that image in bytes
@@ -40,7 +41,7 @@ type nap struct {
 	heard chan struct{} // closed when the box has taken all output of the process
 	rest  []byte        // the beginning of an output line that the process had not ended when it was frozen
 	cut   bool          // rest was too long, so the process cannot be kept
-	said  []byte        // what rest was for the process whose memory this one got back, nil for none
+	said  []byte        // the field rest of the process whose memory this one got back, nil for none
 	heir  bool          // the process has taken over the conversation of a process that sleeps
 
 	needed chan struct{} // closed once a message needs the process
@@ -71,8 +72,8 @@ func (n *nap) close() {
 
 // # Falling asleep
 
-// waits reports whether every open request waits for an answer of its client, so that the process
-// may sleep meanwhile.
+// waits reports whether the process may sleep although requests are open: it can be frozen, and
+// each of the requests waits for an answer of its client.
 func (p *process) waits() bool {
 	if p.state != ready || p.nap.control == nil || len(p.conv.requests) == 0 || len(p.held.lines) > 0 {
 		return false
@@ -304,7 +305,7 @@ func (p *process) inherit(sleeper *process) {
 	for _, h := range held {
 		p.held.add(h)
 	}
-	for _, r := range fresh.inOrder() { // no two of them have the same number, see group.draw
+	for _, r := range fresh.inOrder() { // no request of c has the same number, see group.draw
 		c.came++
 		r.order = c.came
 		c.requests[r.number], c.byID[clientID{r.stream.session, idKey(r.id)}] = r, r

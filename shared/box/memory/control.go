@@ -41,7 +41,7 @@ func (e *UnfitError) Error() string { return e.Why }
 // Pair makes a pair of connected sockets. The caller passes the file theirs to a keeper, and then
 // closes it.
 func Pair() (c *Control, theirs *os.File, err error) {
-	syscall.ForkLock.RLock() // no fork before CloseOnExec, for which macOS has no flag in Socketpair
+	syscall.ForkLock.RLock() // keeps other goroutines from a fork before CloseOnExec; macOS has no SOCK_CLOEXEC
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 	if err == nil {
 		unix.CloseOnExec(fds[0])

@@ -80,8 +80,8 @@ func full(cache string, err error) error {
 	return fmt.Errorf("%s: %w", text, err)
 }
 
-// detail wraps an error so that its text continues another one: the text begins with ": ", or with
-// the end of a command, as in " (exit 1): no network".
+// detail wraps an error so that its text continues another one: the text begins with ": ", or says
+// first how a command ended, as in " (exit 1): no network".
 type detail struct{ err error }
 
 func (d detail) Error() string {

@@ -15,7 +15,7 @@ import (
 
 // lock locks a file, which it makes if necessary, and returns the function that unlocks it. The
 // argument kind is unix.LOCK_EX or unix.LOCK_SH. The lock also excludes other goroutines of this
-// program. Never remove the file: two starts could hold locks of the same name on different files.
+// program. Never remove the file: the next start would make a new one, and lock it at the same time.
 //
 // If lock has to wait, it calls the function waiting once. It polls, because ctx could not end a
 // system call that blocks for a lock.

@@ -196,8 +196,8 @@ func (w nodeWants) write(dir string) error {
 	return nil
 }
 
-// settings returns the lines of an .npmrc that name registries and how to reach them. Other lines
-// may name programs to execute and folders to write to.
+// settings returns the lines of an .npmrc about registries, how to reach them, and what to install.
+// Other lines may name programs to execute and folders to write to.
 func settings(npmrc []byte) []byte {
 	var kept strings.Builder
 	for line := range strings.Lines(string(npmrc)) {

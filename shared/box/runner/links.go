@@ -22,7 +22,7 @@ const (
 	sendWithin   = 30 * time.Second
 	firstBackOff = 500 * time.Millisecond
 	lastBackOff  = 10 * time.Second
-	longBackOff  = 5                // how often firstBackOff is doubled at most, and at once after the host has throttled
+	longBackOff  = 5                // the most doublings of firstBackOff; throttling by the host causes all of them at once
 	longestWait  = 30 * time.Second // the longest pause that the host may ask for
 	roundsWithin = 10 * time.Minute
 	maxRounds    = 5           // Run ends after so many refusals within roundsWithin, if they may be this runner's fault
@@ -304,8 +304,7 @@ func (ls *links) sendKept(data []byte) {
 	ls.kept = append(ls.kept, data)
 }
 
-// hello sends a [frame.Hello] with a new number, on a new connection or to take a [frame.Bye]
-// back.
+// hello sends a [frame.Hello] with a new number. For the host, lk is then the newest connection.
 func (ls *links) hello(lk *link) {
 	ls.no++
 	lk.no, lk.tries = ls.no, 0

@@ -127,7 +127,7 @@ func (r *Runner) post(do func(*life)) bool {
 // the request. A URL in the answer is valid for some minutes.
 //
 // The error is NotFound if there is no snapshot, and [ErrFenced] if a newer runner runs the box or
-// has saved. The error is TooLarge if the snapshot is over the limit, Invalid if the host keeps no
+// has saved a snapshot. The error is TooLarge if the snapshot is over the limit, Invalid if the host keeps no
 // snapshots, and Unavailable if ctx or [Runner.Run] has ended.
 func (r *Runner) Snapshot(ctx context.Context, f frame.Snapshot) (frame.Kept, error) {
 	a := &query{frame: f, answer: make(chan frame.Kept, 1)}

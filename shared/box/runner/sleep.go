@@ -116,8 +116,8 @@ func (sl *sleep) askNow() {
 	}
 }
 
-// quiet reports whether nothing is open between this runner and the host. An open pull counts only
-// if the runner executes new messages.
+// quiet reports whether nothing is open between this runner and the host. A pull and late messages
+// count only if the runner executes new messages.
 func (sl *sleep) quiet() bool {
 	return sl.links.linked() && sl.links.next == nil && !sl.links.dialing && !sl.links.live.greeting() && !sl.links.live.busy() &&
 		len(sl.deliveries.owed) == 0 && (len(sl.inflight.late) == 0 || sl.inflight.refuses()) && sl.outboxes.unsent() == 0 && len(sl.transfers.byName) == 0 && len(sl.transfers.waiting) == 0 && len(sl.queries.asking) == 0 && (!sl.inflight.pull.open || sl.inflight.refuses()) && len(sl.executing.waiting) == 0
