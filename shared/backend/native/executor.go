@@ -126,8 +126,8 @@ func (k *Backend) forward(ctx context.Context, a storage.Answer, name string) er
 	return server.Remote.Forward(ctx, in.remote("", nil), name, a.Raw)
 }
 
-// note keeps a requestState. The run writes it into its item, so that another instance can go
-// on with the request.
+// note keeps a requestState. The run writes the state into the request's item, so that another
+// instance can go on with the request.
 func (c *call) note(state string) {
 	if len(c.r.calls) != 1 || c.m.Method != wire.MethodToolsCall {
 		return // a batch cannot go on in parts; other requests are cheap to send again

@@ -700,8 +700,8 @@ func (l *life) tell() {
 	}
 }
 
-// Until the box gets another delivery, hurry lets it sleep as soon as it has nothing to do, without
-// its idle time.
+// hurry lets the box sleep without its idle time, as soon as it has nothing to do. The next delivery
+// ends that.
 func (l *life) hurry() {
 	l.mu.Lock()
 	l.haltedAt = l.deliveries + 1

@@ -95,7 +95,7 @@ func (t *conversation) took(e wire.SSE, ok bool) (wire.SSE, error) {
 
 func (t *conversation) close() { t.stop() }
 
-// do sends one HTTP request. The response has a status below 300. It ends when ctx ends.
+// do sends one HTTP request. The response has a status below 300, and ends when ctx ends.
 func (x *exchange) do(ctx context.Context, method string, to *url.URL, body []byte, header http.Header) (resp *http.Response, err error) {
 	for try := 1; ; try++ {
 		r, err := http.NewRequestWithContext(ctx, method, to.String(), bytes.NewReader(body))

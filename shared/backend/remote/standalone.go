@@ -61,7 +61,7 @@ const (
 	// has it before the request. openSoon is the same for a slow server (serverTraits).
 	openWithin = time.Second
 	openSoon   = 20 * time.Millisecond
-	// againFirst and againLast are the pauses before the stream is opened again.
+	// The pause before the stream is opened again grows from againFirst to againLast.
 	againFirst = 250 * time.Millisecond
 	againLast  = 10 * time.Second
 	// mostApart is how many messages of one stream go to the client's standalone stream.

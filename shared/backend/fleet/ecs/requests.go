@@ -192,7 +192,7 @@ type definition struct {
 	Containers    []contents        `json:"containerDefinitions"`
 	Volumes       []named           `json:"volumes"`
 
-	own bool // the image is that of one server, not Config.Image
+	own bool // the image is a server's own, not Config.Image
 }
 
 type named struct {
