@@ -94,7 +94,7 @@ type schedule struct {
 
 // OnAlarm sets the handler of this session's alarms. Call it in [Server], which runs for an
 // alarm as for a message. One instance at a time handles an alarm. If the handler fails, or
-// its instance dies, the handler is called again, three times at most.
+// its instance dies, the handler is called again, up to three times in all.
 func (s Session) OnAlarm(handle func(ctx context.Context, a Alarm) error) { s.in.onAlarm = handle }
 
 // WakeAt has the handler of [Session.OnAlarm] called at the given time or soon after (on AWS within
@@ -188,9 +188,9 @@ func (s Session) alarm(name string, a schedule) Alarm {
 	return Alarm{Session: r.ID, Tenant: r.Tenant, Server: r.Server, Name: name, At: a.At, Payload: a.Payload}
 }
 
-// ring handles an author's alarm that is due. It does nothing if the alarm does not exist any
-// more, or has another time. After an error the alarm must come again. If another instance
-// handles the alarm, ring waits until the lease of that instance ends, and looks once more:
+// ring handles an author's alarm that has come. It does nothing if the alarm does not exist any more,
+// and schedules it again if it is not due yet. After an error the alarm must come again. If another
+// instance handles the alarm, ring waits until the lease of that instance ends, and looks once more:
 // the other instance may be dead, and the scheduler may not send the alarm again.
 func (k *Backend) ring(ctx context.Context, a Alarm) error {
 	held, err := k.ringOnce(ctx, a)

@@ -141,10 +141,10 @@ func extraOf(s storage.Session, header http.Header) *mcp.RequestExtra {
 	return &mcp.RequestExtra{TokenInfo: info, Header: header}
 }
 
-// invocation is the request for which a Lambda function was invoked.
+// invocation is one call of [Stay], or of the handler that [Handler] returns.
 type invocation struct {
 	header http.Header
-	open   sync.WaitGroup // goroutines that the request has started
+	open   sync.WaitGroup // what the invocation has started and must wait for
 }
 
 type invocationKey struct{}

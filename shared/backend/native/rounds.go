@@ -136,9 +136,9 @@ func (r *run) park(it storage.Item) bool {
 	return r.parked
 }
 
-// answered goes on with a suspended call if all its questions are answered. Another invocation
-// executes the call; the instance with the last answer does not wait for it. If the client cannot
-// do what the server asked, the call ends. it.Raw may be nil.
+// answered goes on with a suspended call if all its questions are answered. It does not wait for the
+// call: another invocation executes it, or a goroutine if [Config.Invoke] is nil. If the client
+// cannot do what the server asked, the call ends. it.Raw may be nil.
 func (k *Backend) answered(ctx context.Context, it storage.Item) error {
 	ids := make([]string, len(it.Questions))
 	for i, q := range it.Questions {

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// traceAfter is when the run writes an item for a request that has not ended. Earlier
-	// events go into the log together with the item, or with the answer.
+	// traceAfter is when the run, at the latest, writes an item for a request that has not ended.
+	// Earlier events go into the log together with the item, or with the answer.
 	traceAfter = time.Second
 	// gatherFor is how long the events after traceAfter are gathered for one write.
 	gatherFor = 100 * time.Millisecond
@@ -346,8 +346,8 @@ func (r *run) write(events [][]byte, final bool) {
 			r.shown.publish(written)
 			return
 		case !errors.Is(err, storage.Unavailable):
-			r.lost = true // the stream has ended
-			if !errors.Is(err, storage.Conflict) {
+			r.lost = true
+			if !errors.Is(err, storage.Conflict) { // a conflict means that the stream has ended
 				r.warn(err)
 			}
 			return

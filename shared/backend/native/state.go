@@ -166,8 +166,8 @@ type once struct {
 // Once calls f, unless f has succeeded under this name in this scope before. It returns when f has
 // succeeded: in this call, or in another, which may be in another process. While one caller runs f,
 // the others wait. If f fails, or its process dies, the next caller runs f again, so parts of f may
-// be executed more than once. The context of f ends if another caller has taken over, which happens
-// only to a process that stood still for half a minute.
+// be executed more than once. The context of f ends if another caller has taken over. That happens
+// only to a process that stood still, or did not reach the store, for half a minute.
 //
 // name has 1 to 122 bytes. Load finds no value under it. Errors: the error of f or ctx,
 // storage.Invalid, storage.Unavailable.

@@ -25,8 +25,8 @@ func NewSweeper(c Config) *Sweeper { return &Sweeper{newBoxes(c)} }
 const orphanAge = 10 * time.Minute
 
 // Sweep compares the record of every box that is up or has items with the fleet's list of
-// tasks. A box whose task is gone is lost. A task that no record names is stopped. After an
-// error Sweep goes on with the other boxes. It returns all errors joined.
+// tasks. A box whose task is gone is lost. A task that no record names is stopped after ten
+// minutes. After an error Sweep goes on with the other boxes. It returns all errors joined.
 func (w *Sweeper) Sweep(ctx context.Context) error {
 	due, err := w.Store.Due(ctx)
 	if err != nil {

@@ -29,10 +29,10 @@ type askedQuestion struct {
 // Pauses of one request at a legacy server.
 const (
 	gather      = 100 * time.Millisecond // the wait for more questions after the first
-	resumeWait  = time.Second            // the pause before a stream is resumed, if the server does not name one
+	resumeWait  = time.Second            // pauses grow from a quarter of it to twice as much, if the server names none
 	maxWait     = time.Minute            // the longest pause before a stream is resumed
 	resumeTries = 8                      // how often a stream is resumed without any event, if the server names no pause
-	quietFirst  = 2 * time.Second        // a resumed stream that is silent for so long is resumed again
+	quietFirst  = 2 * time.Second        // a resumed stream that is silent for so long is resumed again; doubles up to maxWait
 )
 
 // maxQuestions limits the questions that a client gets together.

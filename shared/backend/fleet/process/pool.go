@@ -1,5 +1,5 @@
 // Package process is the fleet of one machine: a task is a runner program started as a local
-// process, or a runner inside of this program. Nothing of a box outlives its runner.
+// process, or a runner inside of this program.
 //
 // The package does not limit the resources of a box.
 //
