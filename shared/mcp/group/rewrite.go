@@ -25,7 +25,7 @@ func WrapID(member string, id json.RawMessage) json.RawMessage {
 	return wire.AppendString(nil, member+numberMark+string(id))
 }
 
-// UnwrapID undoes [WrapID]. ok is false for an id that WrapID has not made.
+// UnwrapID undoes [WrapID]. ok is false for an id of another form.
 func UnwrapID(id json.RawMessage) (member string, own json.RawMessage, ok bool) {
 	s, ok := wire.String(id)
 	at := strings.IndexAny(s, textMark+numberMark)
@@ -233,7 +233,7 @@ func (n *Names) Find(m wire.Message) (t Target) {
 	return t
 }
 
-// To returns t with another member, and the member's own name or URI.
+// To returns t for another member. own is that member's own name or URI.
 func (t Target) To(member, own string) Target {
 	t.Member, t.own = member, wire.AppendString(nil, own)
 	return t
