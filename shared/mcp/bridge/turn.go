@@ -262,7 +262,7 @@ func (t *Turn) pass(result json.RawMessage) Step {
 	return Step{}
 }
 
-// Request returns the request with what [Request.Forward] needs of its State.
+// Request returns the request, with those parts of its State that [Request.Forward] needs.
 func (t *Turn) Request() Request {
 	r := t.req
 	r.passed, r.own = t.state.Passed, t.state.Own
