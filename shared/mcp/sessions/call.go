@@ -31,7 +31,7 @@ type Call struct {
 	pause   time.Duration // if not 0: close the response; the client comes back after this time
 	repeat  bool          // an earlier request with the same idempotency key has begun the call
 	pushed  bool          // events are also pushed to the client, over its WebSocket or HTTP+SSE stream
-	unsure  bool          // the last Check failed: the log may have the event that ends the request, and the client may not
+	unsure  bool          // the last Check failed, so the end of the request may be in the log and not yet pushed
 
 	once     *once     // the idempotency key of the call, nil for none
 	joined   *joined   // set if an earlier request with the same idempotency key has begun the call
@@ -310,7 +310,7 @@ func (c *Call) idleRetry() time.Duration { return 60 * c.manager.limits.Pace }
 
 // Cursor returns an event id that stands for the position after the last event that Next returned.
 // Every response begins with a Cursor, so that the client can come back before any event. The id is
-// different in each response.
+// different in each response, except on the stream of HTTP+SSE.
 func (c *Call) Cursor() storage.EventID {
 	if c.follower != nil {
 		return storage.EventID{Stream: storage.LegacySSE, Index: c.after, Nonce: string(c.session)}

@@ -301,8 +301,8 @@ func (h *Manager) Tell(ctx context.Context, c Caller, id storage.ID) {
 	}
 }
 
-// Push pushes to a session's connections the stored events that they have not got yet. Push
-// waits for a connection that is not ready yet.
+// Push pushes to a session's client the stored events that it has not got yet, over its newest connection.
+// Push waits for a connection that is not ready yet.
 //
 // Errors: Unavailable. After an error the caller should arrange another attempt.
 func (h *Manager) Push(ctx context.Context, id storage.ID) error {
