@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -28,7 +27,6 @@ func BenchmarkCall(b *testing.B) {
 	commontest.OK(b, s.Create(b.Context(), x))
 	commontest.OK(b, s.SaveBox(b.Context(), box))
 	b.Run("load", func(b *testing.B) {
-		defer processorTime(b)()
 		for b.Loop() {
 			if _, _, err := s.Load(b.Context(), x.ID, box.ID); err != nil {
 				b.Fatal(err)
@@ -36,7 +34,6 @@ func BenchmarkCall(b *testing.B) {
 		}
 	})
 	b.Run("append", func(b *testing.B) {
-		defer processorTime(b)()
 		for b.Loop() {
 			batch := storage.Batch{
 				Session: x.ID, Stream: storage.NewStreamID(), First: 1, Gen: 1, Seq: 1, Final: true,
@@ -45,16 +42,4 @@ func BenchmarkCall(b *testing.B) {
 			commontest.OK(b, s.Append(b.Context(), batch))
 		}
 	})
-}
-
-// processorTime reports the processor time of the whole process for each operation.
-// On a machine with other work, it says more than wall time.
-func processorTime(b *testing.B) (stop func()) {
-	used := func() time.Duration {
-		var u syscall.Rusage
-		commontest.OK(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
-		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-	}
-	begin := used()
-	return func() { b.ReportMetric(float64(used()-begin)/float64(b.N), "cpu-ns/op") }
 }
