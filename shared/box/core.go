@@ -103,7 +103,6 @@ func (o *backOff) failure() {
 
 func (o *backOff) success() { *o = backOff{} }
 
-// wait returns how long the caller must wait before the next start.
 func (o *backOff) wait() time.Duration { return max(0, time.Until(o.next)) }
 
 func isClosed(c <-chan struct{}) bool {

@@ -14,9 +14,9 @@
 //	                                                ends in an error with that phase
 //
 // The box owns the handshake. A fresh process first gets initialize with the parameters of the
-// session's client, or server/discover (see Protocols). The log level, the subscriptions of the session and the waiting messages
-// follow. The box answers a client's own initialize with the result of that handshake, and drops
-// its notifications/initialized.
+// session's client, or server/discover (see Protocols). The log level, the subscriptions of the
+// session and the waiting messages follow. The box answers a client's own initialize with the
+// result of that handshake, and drops its notifications/initialized.
 //
 // # Streams
 //

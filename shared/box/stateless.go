@@ -35,7 +35,6 @@ func (s *stateless) greeted(m wire.Message) firstAnswer {
 	return firstAnswer{version: version}
 }
 
-// notStateless returns the fault of a process that does not speak the stateless protocol.
 func notStateless(s Server) *fault {
 	return s.fault(PhaseMCPInit, "does not answer server/discover as a server of version %s", wire.V20260728)
 }

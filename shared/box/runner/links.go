@@ -549,7 +549,6 @@ func (ls *links) drop(lk *link, reason string) {
 	ls.loop.spawn(func() { _ = lk.conn.Close(reason) }) // an error does not matter, the connection is given up
 }
 
-// endLinks closes the open connections at the end of Run.
 func (ls *links) endLinks() {
 	for lk := range ls.open {
 		ls.drop(lk, "stopped")
@@ -557,7 +556,6 @@ func (ls *links) endLinks() {
 	ls.cancel()
 }
 
-// carrying returns the header with a pass, nil if there is no pass.
 func carrying(pass string) http.Header {
 	if pass == "" {
 		return nil

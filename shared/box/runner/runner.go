@@ -122,13 +122,13 @@ func (r *Runner) post(do func(*life)) bool {
 	}
 }
 
-// Snapshot asks the host about the snapshots of an owner. Snapshot repeats the request until the
-// host answers or ctx is done; the box does not sleep meanwhile. Snapshot sets the Sender and N of
-// the request. A URL in the answer is valid for some minutes.
+// Snapshot sends the host a request about the snapshots of an owner, and repeats it until the host
+// answers or ctx is done; the box does not sleep meanwhile. Snapshot sets the Sender and N of the
+// request. A URL in the answer is valid for some minutes.
 //
 // The error is NotFound if there is no snapshot, and [ErrFenced] if a newer runner runs the box or
-// has saved a snapshot. The error is TooLarge if the snapshot is over the limit, Invalid if the host keeps no
-// snapshots, and Unavailable if ctx or [Runner.Run] has ended.
+// has saved a snapshot. The error is TooLarge if the snapshot is over the limit, Invalid if the
+// host keeps no snapshots, and Unavailable if ctx or [Runner.Run] has ended.
 func (r *Runner) Snapshot(ctx context.Context, f frame.Snapshot) (frame.Kept, error) {
 	a := &query{frame: f, answer: make(chan frame.Kept, 1)}
 	posted := r.post(func(l *life) { l.queries.query(a) })

@@ -343,7 +343,6 @@ func pointerIn(dir string) (pointer, error) {
 	return p, nil
 }
 
-// write makes p the pointer in the folder of a key.
 func (p pointer) write(dir string) error {
 	text, err := json.Marshal(p)
 	if err != nil {
