@@ -41,8 +41,8 @@ const (
 type Config struct {
 	Listen  string // HOST:PORT of the HTTP endpoint; port 0 takes a free one
 	Sockets string // HOST:PORT of the WebSocket endpoint; "" is the port after Listen's
-	// Opened are listeners that the caller has opened: none, the one for HTTP, or that one and the
-	// one for WebSockets. They replace Listen and Sockets.
+	// Opened are listeners that the caller has opened: none, one for HTTP, or one for HTTP and one
+	// for WebSockets. They replace Listen and Sockets.
 	Opened     []net.Listener
 	PublicURL  string         // URL of the HTTP endpoint for clients behind a proxy; "" is the URL of the domain in TLS, if there is one
 	Proxies    Proxies        // the reverse proxies whose X-Forwarded-For is believed

@@ -14,10 +14,10 @@ import (
 // environ is the environment of this program, in the form of os.Environ.
 type environ []string
 
-func (e environ) get(name string) string { return e.only(name)[name] }
+func (e environ) get(name string) string { return e.subset(name)[name] }
 
-// only is a part of the environment: the variables with these names.
-func (e environ) only(names ...string) map[string]string {
+// subset returns the variables with these names.
+func (e environ) subset(names ...string) map[string]string {
 	env := map[string]string{}
 	for _, kv := range e {
 		if name, value, _ := strings.Cut(kv, "="); slices.Contains(names, name) {
@@ -29,7 +29,7 @@ func (e environ) only(names ...string) map[string]string {
 
 // lookup returns the value of ${VAR} in the servers file.
 func (e environ) lookup(name string) (string, bool) {
-	value, ok := e.only(name)[name]
+	value, ok := e.subset(name)[name]
 	return value, ok
 }
 
@@ -37,7 +37,7 @@ func (e environ) lookup(name string) (string, bool) {
 // LANG, and the variables for proxies and certificates on to servers. Runners write the output of
 // servers to the folder logs, and if show is set, they quote that output in errors for clients.
 func (e environ) boxes(logs string, show bool) map[string]string {
-	env := e.only("PATH", "HOME", "TMPDIR", "LANG", "DORMOUSE_PROFILE", "PYENV_ROOT")
+	env := e.subset("PATH", "HOME", "TMPDIR", "LANG", "DORMOUSE_PROFILE", "PYENV_ROOT")
 	if folder := e.get(cacheEnv); folder != "" {
 		if path, err := filepath.Abs(folder); err == nil { // a runner has another working directory
 			env[cacheEnv] = path

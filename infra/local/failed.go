@@ -62,8 +62,8 @@ func (m *machine) missing(s serversfile.Server) error {
 	return err
 }
 
-// now returns a copy of f.why.
-func (f *failures) now() map[string]string {
+// reasons returns a copy of f.why.
+func (f *failures) reasons() map[string]string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return maps.Clone(f.why)

@@ -19,5 +19,5 @@ func TestAFailedStartIsRememberedUntilOneSucceeds(t *testing.T) {
 	fails("four", "runtime", "it crashed in a call")
 	f.Record(journal.Event{Kind: journal.ServerReady, Name: "two"})
 	f.Record(journal.Event{Kind: journal.ServersChanged, FileChange: journal.FileChange{Changed: []string{"three"}}})
-	commontest.Same(t, map[string]string{"one": "no key"}, f.now())
+	commontest.Same(t, map[string]string{"one": "no key"}, f.reasons())
 }

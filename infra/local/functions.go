@@ -94,7 +94,7 @@ func (m *machine) openFunctions(ctx context.Context) (err error) {
 			return m.relay, m.socket
 		},
 		Listen:   func(l net.Listener, h http.Handler) { m.serve(l, h, nil) },
-		Describe: m.here,
+		Describe: m.describe,
 	})
 	if err != nil {
 		m.functions = nil

@@ -188,7 +188,7 @@ func (in *inprocess) make(settings wiring.Settings) (*handlers, error) {
 	relay.MakeRoom = in.makeRoom
 	h, alarms := &handlers{of: of[:], sealer: of[2].Relay.Sealer, relay: relayserver.NewHandler(relay)}, in.alarms()
 	var err error
-	if h.http, err = endpoints.NewHTTP(of[0], m.cfg.Native, alarms, in.forOneMachine, m.here); err != nil {
+	if h.http, err = endpoints.NewHTTP(of[0], m.cfg.Native, alarms, in.forOneMachine, m.describe); err != nil {
 		return nil, err
 	}
 	if h.pages, err = authorization.New(of[0], nil); err != nil {

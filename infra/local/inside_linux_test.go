@@ -262,14 +262,14 @@ func TestAMachineWhoseMemoryIsFullRefusesANewSession(t *testing.T) {
 	if now := before.pid("pid"); now != pid {
 		t.Errorf("the session that had process %d has %d", pid, now)
 	}
-	if why := m.failed.now()["two"]; why != message {
+	if why := m.failed.reasons()["two"]; why != message {
 		t.Errorf("the list says %q, the client gets %q", why, message)
 	}
 	if text, _ := json.Marshal(message); !strings.Contains(events.Take(), string(text)) {
 		t.Errorf("no event says %s", text)
 	}
 	free.Store(1 << 40)
-	if open(t, m.public.address(0)+"/two/mcp").pid("pid") == 0 || m.failed.now()["two"] != "" {
+	if open(t, m.public.address(0)+"/two/mcp").pid("pid") == 0 || m.failed.reasons()["two"] != "" {
 		t.Error("it does not start with memory")
 	}
 }

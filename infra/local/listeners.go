@@ -150,9 +150,9 @@ func outside() string {
 
 // servedHosts returns the values of the Host header that an endpoint accepts, for
 // transport.ServesHost. With a public URL, these are its host and the names of loopback. For an
-// endpoint on loopback, nil accepts only the names of loopback: otherwise a web page could reach
-// it through a host name of its author. If the endpoint is open to a network, its names are
-// unknown, and "*" accepts every name.
+// endpoint on loopback, the result is nil, with which ServesHost accepts only the names of loopback:
+// otherwise a web page could reach the endpoint through a host name of its author. If the endpoint
+// is open to a network, its names are unknown, and the result "*" accepts every name.
 func (l *listeners) servedHosts(address string) []string {
 	public := ""
 	if u, err := url.Parse(l.PublicURL); err == nil {

@@ -31,8 +31,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// here sets those parts of the API for operators that need more than the store.
-func (m *machine) here(o *api.Options) {
+// describe sets those parts of the API for operators that need more than the store.
+func (m *machine) describe(o *api.Options) {
 	o.Info.Place, o.Info.Access, o.Info.Guests = api.PlaceMachine, m.public.access(), m.cfg.HasGuests()
 	o.Status = func(ctx context.Context) (api.Status, error) { return statusOf(ctx, m) }
 	o.Output = keptOutput(m.folder.File(LogFolder))
@@ -81,7 +81,7 @@ func reloaded(changes serversfile.Changes, err error) api.Reloaded {
 }
 
 func statusOf(ctx context.Context, m *machine) (api.Status, error) {
-	s := api.Status{Boxes: []api.Box{}, Processes: []api.Process{}, Failed: m.failed.now()}
+	s := api.Status{Boxes: []api.Box{}, Processes: []api.Process{}, Failed: m.failed.reasons()}
 	for _, of := range []struct {
 		name string
 		sockets.Usage

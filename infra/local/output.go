@@ -29,7 +29,7 @@ func keptOutput(folder string) func(context.Context, api.Outputs, func(api.Outpu
 				return err
 			}
 			for _, k := range logs {
-				text, err := k.more(read, first)
+				text, err := k.unread(read, first)
 				if err != nil {
 					return err
 				}
@@ -103,11 +103,11 @@ func (k keptLog) is(session string) bool {
 	})
 }
 
-// more returns the whole lines that were written since the last call, and notes in passed how many
+// unread returns the whole lines that were written since the last call, and notes in passed how many
 // bytes of the log's file it has returned so far. On the first call for a log, and after the runner
-// has begun a new file, the lines of the .old file are included. If first is set, more also returns
+// has begun a new file, the lines of the .old file are included. If first is set, unread also returns
 // an unfinished last line.
-func (k keptLog) more(passed map[string]int64, first bool) (string, error) {
+func (k keptLog) unread(passed map[string]int64, first bool) (string, error) {
 	seen, known := passed[k.path]
 	if known && k.size == seen {
 		return "", nil

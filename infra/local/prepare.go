@@ -151,7 +151,7 @@ func (in *inprocess) prepare(ctx context.Context, server string, one *preparatio
 	s, ok := in.made.Load().of[0].Server(server)
 	if ok {
 		c := sessions.Caller{Server: s, Tenant: in.tenant(), Principal: in.tenant(), Transport: storage.HTTP}
-		one.said, one.err = (&preparer{h: h, c: c}).all(ctx)
+		one.said, one.err = (&preparer{h: h, c: c}).run(ctx)
 		if !s.InPlace {
 			in.sleep(ctx, storage.BoxFor(c.Tenant, server))
 		}
@@ -203,8 +203,8 @@ type preparer struct {
 // installed.
 const prepareWithin = 15 * time.Minute
 
-// all opens a session, asks for all lists of the server, and closes the session.
-func (p *preparer) all(ctx context.Context) (said api.Prepared, err error) {
+// run opens a session, asks for all lists of the server, and closes the session.
+func (p *preparer) run(ctx context.Context) (said api.Prepared, err error) {
 	ctx, cancel := context.WithTimeout(ctx, prepareWithin)
 	defer cancel()
 	init, err := p.initialize(ctx)

@@ -83,7 +83,7 @@ func (m *machine) startText(s serversfile.Server, r recorded) string {
 	text := r.text(s)
 	switch {
 	case s.InPlace():
-	case m.failed.now()[s.Name] != "":
+	case m.failed.reasons()[s.Name] != "":
 		return api.FailedLast
 	case text == api.NeverStarted && m.missing(s) != nil:
 		return api.ProgramMissing

@@ -80,7 +80,7 @@ func newBox(s serversfile.Server, at setup, log *slog.Logger) *adapter {
 		Principal: s.Principal(), Scope: box.Scope(s.Box.Scope), Secrets: s.Box.Secrets, ShowOutput: at.show, Lists: s.Record && !s.OwnLists, Mark: at.work, Guard: at.guard, Apart: at.guard != nil, Memory: at.guard.Memory(), Era: at.era,
 		StartupTimeout: s.StartupTimeout, ToolTimeout: tools, AnswerTimeout: s.AnswerTimeout, Idle: s.Idle,
 	}
-	if at.logs != "" && own.Memory == nil { // the runner is a program of its own, on one machine
+	if at.logs != "" && own.Memory == nil { // dormouse run has started the runner as a program of its own
 		b.memory = guard.NewMemory(nil)
 		b.memory.Ask = func() { b.link.Status(runner.StatusReport{Phase: frame.PhaseMemory}) }
 		own.Memory = b.memory

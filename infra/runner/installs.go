@@ -112,8 +112,8 @@ func installLimits() snapshot.Limits {
 }
 
 // installsOf returns the store for the installs of a box, nil if none are stored. The argument place
-// is "folder:" and an absolute path, or "". For "" the host stores them if it stores workspaces, but
-// not on one machine, where all boxes share an install cache.
+// is "folder:" and an absolute path, or "". For "" the host stores them if it stores workspaces. If
+// oneMachine is set, it stores none, because all boxes share an install cache.
 func (k keeping) installsOf(place string, oneMachine bool, box string, gen int64, temp string, log *slog.Logger) (*keptInstalls, error) {
 	own := &keptInstalls{gen: gen, temp: temp, log: log}
 	path, folder := strings.CutPrefix(place, "folder:")

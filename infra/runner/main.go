@@ -24,8 +24,8 @@
 //	DORMOUSE_SNAPSHOT_AGE   how long an unused workspace is kept in such a folder; by
 //	                        default 336h
 //	DORMOUSE_INSTALLS       where tests store installs of npx and uvx: folder:PATH. By
-//	                        default the host stores them if it stores workspaces, but
-//	                        not on one machine, where the cache lasts
+//	                        default the host stores them if it stores workspaces. For
+//	                        dormouse run nobody stores them, because its cache lasts
 //	DORMOUSE_IMAGE          what the image of the box starts, as JSON, if the image is the
 //	                        server's own; see frame.Image
 //	DORMOUSE_ROOTS          file with certificates of authorities, which the runner trusts

@@ -84,7 +84,7 @@ type prepared struct {
 	log     *slog.Logger
 }
 
-// supported returns what the system supports. The result is kept, because Probe takes sixty system
+// supported returns the result of [sandbox.Probe]. It is kept, because Probe takes sixty system
 // calls.
 var supported = sync.OnceValue(sandbox.Probe)
 

@@ -81,7 +81,8 @@ func (k keeping) keeper(s serversfile.Server, id storage.BoxID, gen int64, temp 
 	return snapshot.NewKeeper(c)
 }
 
-// memory returns the store for the memory of a box's processes. It is in the folder of the keeper.
+// memory returns the store for the memory of a box's processes, in the folder where the keeper
+// stores workspaces.
 func (k keeping) memory(keeper box.Keeper, id storage.BoxID, gen int64) (*memory.Kept, error) {
 	workspaces, ok := keeper.(*snapshot.Keeper)
 	if !ok || workspaces.Images() == nil {

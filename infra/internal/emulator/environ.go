@@ -14,10 +14,10 @@ const snapshotsEnv = "DORMOUSE_SNAPSHOTS" // says where boxes keep workspaces; b
 // variables is an environment in the form of os.Environ.
 type variables []string
 
-func (v variables) get(name string) string { return v.only(name)[name] }
+func (v variables) get(name string) string { return v.subset(name)[name] }
 
-// only is a part of the environment: the variables with these names.
-func (v variables) only(names ...string) map[string]string {
+// subset returns the variables with these names.
+func (v variables) subset(names ...string) map[string]string {
 	env := map[string]string{}
 	for _, kv := range v {
 		if name, value, _ := strings.Cut(kv, "="); slices.Contains(names, name) {
@@ -31,11 +31,11 @@ func (v variables) only(names ...string) map[string]string {
 // or the workspaces are on AWS, it adds AWS's credentials and region.
 func passedOn(s *local.Site) map[string]string {
 	v := variables(s.Environ)
-	env := v.only(wiring.EnvLife, wiring.EnvWaitingCalls, wiring.EnvConnectSecrets, "DORMOUSE_PROFILE")
+	env := v.subset(wiring.EnvLife, wiring.EnvWaitingCalls, wiring.EnvConnectSecrets, "DORMOUSE_PROFILE")
 	if strings.HasPrefix(s.Store, "sqlite:") && !strings.HasPrefix(v.get(snapshotsEnv), "s3:") {
 		return env
 	}
-	maps.Copy(env, v.only("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION"))
+	maps.Copy(env, v.subset("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION"))
 	return env
 }
 

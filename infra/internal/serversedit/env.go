@@ -61,7 +61,7 @@ func (e *Env) Keep(server, name, value string) (variable string, err error) {
 		}
 		other, set := e.outside(variable)
 		if set && other != value {
-			continue // the value of other would have precedence over the one in the file
+			continue // other would have precedence over the value in the file
 		}
 		if old, ok := e.have[variable]; ok && old != value {
 			continue

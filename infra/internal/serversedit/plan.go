@@ -178,8 +178,8 @@ func ValidName(name string) string {
 	return name
 }
 
-// each replaces each value v of the entry by use(v).
-func (e *Entry) each(use func(string) string) {
+// replaceValues replaces each value v of the entry by use(v).
+func (e *Entry) replaceValues(use func(string) string) {
 	e.Command, e.Cwd, e.EnvFile, e.URL = use(e.Command), use(e.Cwd), use(e.EnvFile), use(e.URL)
 	for i := range e.Headers {
 		e.Headers[i].Value = use(e.Headers[i].Value)
@@ -232,7 +232,7 @@ func (e *Entry) Rebase(folder, serversFolder string, exists func(path string) bo
 // unset returns the variables that an entry refers to and that have neither a value nor a default.
 func (im importer) unset(e Entry) (all []Unset) {
 	e.Args, e.Env, e.Headers = slices.Clone(e.Args), slices.Clone(e.Env), slices.Clone(e.Headers)
-	e.each(func(s string) string {
+	e.replaceValues(func(s string) string {
 		for _, m := range regexp.MustCompile(`\$\{(env:|input:)?([^{}]*)\}`).FindAllStringSubmatch(s, -1) {
 			kind, name := m[1], m[2]
 			if kind == "input:" {

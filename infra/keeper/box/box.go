@@ -442,7 +442,7 @@ func specFile(s Spec) (*os.File, error) {
 	return f, nil
 }
 
-// rootRights is the capabilities of root in the box. Without CAP_NET_RAW the program cannot send
+// rootRights are the capabilities of root in the box. Without CAP_NET_RAW the program cannot send
 // packets of its own making.
 var rootRights = []string{"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SETFCAP", "CAP_NET_BIND_SERVICE"}
 

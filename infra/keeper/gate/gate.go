@@ -312,7 +312,7 @@ func (g *Gate) connect(r *tcp.ForwarderRequest) {
 	select {
 	case g.inUse <- struct{}{}:
 	default:
-		g.refuse(g.full(to, port))
+		g.refuse(g.tooMany(to, port))
 		ok = false
 	}
 	if !ok {
@@ -349,8 +349,8 @@ func (g *Gate) connect(r *tcp.ForwarderRequest) {
 	}()
 }
 
-// full returns the refusal for a connection to an address, because too many connections are open.
-func (g *Gate) full(to netip.Addr, port uint16) error {
+// tooMany returns the refusal for a connection to an address, because too many connections are open.
+func (g *Gate) tooMany(to netip.Addr, port uint16) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return &refusal{entry(cmp.Or(g.addrs[to], to.String()), port), fmt.Sprintf(" was refused: %d connections are open", connections)}

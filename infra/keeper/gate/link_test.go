@@ -174,7 +174,7 @@ func TestTooMuchIsSaid(t *testing.T) {
 		g.names[fmt.Sprint(n)] = netip.Addr{}
 	}
 	equal(t, "answers", 0, len(asked(t, g, "a.wild.test.", dnsmessage.TypeA).Answers))
-	g.refuse(g.full(g.names["api.test"], 443))
+	g.refuse(g.tooMany(g.names["api.test"], 443))
 	if want := []string{"network: a.wild.test was refused: the server knows 65536 names", "network: api.test was refused: 256 connections are open"}; !slices.Equal(told, want) {
 		t.Errorf("told %q", told)
 	}

@@ -32,7 +32,7 @@ func (i *Image) User(text string) (User, error) {
 	u.UID = uid
 	known := false
 	name := who
-	each(system, "etc/passwd", 7, func(f []string) {
+	eachLine(system, "etc/passwd", 7, func(f []string) {
 		id, ok := number(f[2])
 		if known || !ok || (f[0] != who && (!numeric || id != uid)) {
 			return
@@ -44,7 +44,7 @@ func (i *Image) User(text string) (User, error) {
 		return u, fmt.Errorf("the image has no user %q in /etc/passwd", who)
 	}
 	if !grouped {
-		each(system, "etc/group", 4, func(f []string) {
+		eachLine(system, "etc/group", 4, func(f []string) {
 			gid, ok := number(f[2])
 			for member := range strings.SplitSeq(f[3], ",") {
 				if ok && member == name {
@@ -55,7 +55,7 @@ func (i *Image) User(text string) (User, error) {
 		return u, nil
 	}
 	gid, ok := number(group)
-	each(system, "etc/group", 3, func(f []string) {
+	eachLine(system, "etc/group", 3, func(f []string) {
 		if id, numeric := number(f[2]); !ok && numeric && f[0] == group {
 			gid, ok = id, true
 		}
@@ -67,9 +67,9 @@ func (i *Image) User(text string) (User, error) {
 	return u, nil
 }
 
-// each splits each line of a file at the colons. If there are enough fields, each calls fn with
-// them.
-func each(system fs.FS, file string, enough int, fn func([]string)) {
+// eachLine splits each line of a file at the colons. It calls fn with the fields, if there are
+// enough.
+func eachLine(system fs.FS, file string, enough int, fn func([]string)) {
 	text, err := fs.ReadFile(system, file)
 	if err != nil {
 		return // an image need not have this file

@@ -24,8 +24,8 @@ import (
 // file is the SQLite file of a history.
 type file struct{ db *sql.DB }
 
-// Values of the column counts.what. Lower values, from 0 to len(bounds), are indexes of
-// counts.durations.
+// Values of the column what in the table counts. Lower values, from 0 to len(bounds), are indexes
+// of the field durations of the type counts.
 const (
 	whatFailed = len(bounds) + 1 + iota
 	whatWakes
@@ -240,7 +240,7 @@ func (h *History) Calls(ctx context.Context, q api.CallQuery) (api.Calls, error)
 		w.and("at >= ?", q.Since.UnixMilli())
 	}
 	var last int64
-	err := h.each(ctx, `SELECT id, at, tenant, principal, server, tool, client, session, trace, ms, failed, code, reason, woke, bytes_in, bytes_out, key, address, refusal FROM calls`+
+	err := h.eachRow(ctx, `SELECT id, at, tenant, principal, server, tool, client, session, trace, ms, failed, code, reason, woke, bytes_in, bytes_out, key, address, refusal FROM calls`+
 		w.String()+` ORDER BY id DESC LIMIT ?`, append(w.args, q.Limit+1), func(scan func(...any) error) error {
 		if len(page.Calls) == q.Limit { // this row belongs to the next page
 			page.Next = strconv.FormatInt(last, 10)
@@ -257,10 +257,10 @@ func (h *History) Calls(ctx context.Context, q api.CallQuery) (api.Calls, error)
 	return page, err
 }
 
-// each first saves the history, so that the file has everything. Then it runs a query, and calls
-// the function use for every row. If saving fails, as on a full disk, each reads what the file has;
+// eachRow saves the history, so that the file has everything, runs a query, and calls the function
+// use for every row. If saving fails, as on a full disk, eachRow reads what the file has;
 // [History.Keep] reports the error.
-func (h *History) each(ctx context.Context, query string, args []any, use func(scan func(...any) error) error) error {
+func (h *History) eachRow(ctx context.Context, query string, args []any, use func(scan func(...any) error) error) error {
 	_ = h.save()
 	h.mu.Lock()
 	f := h.file
@@ -300,7 +300,7 @@ func (h *History) Series(ctx context.Context, q api.SeriesQuery) (api.Series, er
 	w.equal("server", q.Server)
 	w.among(q.Servers)
 	all := series.Buckets
-	err := h.each(ctx, `SELECT at, tenant, server, what, n FROM counts`+w.String()+` ORDER BY at, tenant, server, what`, w.args, func(scan func(...any) error) error {
+	err := h.eachRow(ctx, `SELECT at, tenant, server, what, n FROM counts`+w.String()+` ORDER BY at, tenant, server, what`, w.args, func(scan func(...any) error) error {
 		var at, n int64
 		var tenant, server string
 		var what int
@@ -340,7 +340,7 @@ func (h *History) Starts(ctx context.Context, q api.StartQuery) ([]api.Start, er
 	w.equal("tenant", q.Tenant)
 	w.equal("server", q.Server)
 	all := []api.Start{}
-	err := h.each(ctx, `SELECT at, tenant, principal, client, session, ms, install, failed, phase, reason FROM starts`+
+	err := h.eachRow(ctx, `SELECT at, tenant, principal, client, session, ms, install, failed, phase, reason FROM starts`+
 		w.String()+` ORDER BY id DESC LIMIT ?`, append(w.args, q.Limit), func(scan func(...any) error) error {
 		var s api.Start
 		var at int64
@@ -361,7 +361,7 @@ const mostPeople = 1_000
 func (h *History) People(ctx context.Context, q api.PeopleQuery) ([]api.Person, error) {
 	w := callsOf(q)
 	all := []api.Person{}
-	err := h.each(ctx, `SELECT tenant, principal, COUNT(*), SUM(failed), MAX(at), json_group_array(DISTINCT server),
+	err := h.eachRow(ctx, `SELECT tenant, principal, COUNT(*), SUM(failed), MAX(at), json_group_array(DISTINCT server),
 		json_group_array(DISTINCT client) FROM calls`+w.String()+` GROUP BY tenant, principal ORDER BY MAX(at) DESC, principal LIMIT ?`, append(w.args, mostPeople), func(scan func(...any) error) error {
 		var p api.Person
 		var at int64
@@ -395,7 +395,7 @@ func callsOf(q api.PeopleQuery) (w where) {
 // The code of an error is Unavailable.
 func (h *History) Busy(ctx context.Context, q api.PeopleQuery) (all []api.Busy, err error) {
 	w := callsOf(q)
-	err = h.each(ctx, `SELECT tenant, server, at - CAST(ms AS INTEGER) AS begun, at FROM calls`+w.String()+` ORDER BY tenant, server, begun`, w.args, func(scan func(...any) error) error {
+	err = h.eachRow(ctx, `SELECT tenant, server, at - CAST(ms AS INTEGER) AS begun, at FROM calls`+w.String()+` ORDER BY tenant, server, begun`, w.args, func(scan func(...any) error) error {
 		var b api.Busy
 		var from, to int64
 		err := scan(&b.Tenant, &b.Server, &from, &to)

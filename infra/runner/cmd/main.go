@@ -1,5 +1,5 @@
 // Command runner runs a box where the command dormouse is not installed, such as in the container
-// image of boxes on AWS. On one machine dormouse runs boxes itself.
+// image of boxes on AWS. The boxes of dormouse run are run by the command dormouse itself.
 package main
 
 import (
