@@ -165,8 +165,9 @@ func (in *inprocess) prepare(ctx context.Context, server string, one *preparatio
 	}
 }
 
-// sleep ends the process that prepare has started, unless a client uses it. If a server does not
-// announce changes of its lists, clients get stored lists only while its box is asleep.
+// sleep ends the processes of a box, once their calls have ended, and waits until the box is asleep,
+// for sleepWithin at most. If a server does not announce changes of its lists, clients get stored
+// lists only while its box is asleep.
 func (in *inprocess) sleep(ctx context.Context, box storage.BoxID) {
 	if _, err := in.m.functions.Operators().Halt(ctx, box, frame.Halt{By: "the end of its preparation", In: drainWithin.Milliseconds()}); err != nil && ctx.Err() == nil {
 		in.m.log.Warn("the process of a preparation is not told to end", "box", string(box), "error", err)
@@ -188,7 +189,6 @@ func (in *inprocess) sleep(ctx context.Context, box storage.BoxID) {
 	}
 }
 
-// sleepWithin is the longest time that prepare waits until the box of the server is asleep again.
 const sleepWithin = 3 * time.Second
 
 // preparer is an MCP client in this program.

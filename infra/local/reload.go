@@ -133,8 +133,8 @@ func (r *reloader) halt(servers []string, by string) {
 	}
 }
 
-// forget deletes the stored answers of servers to initialize and to lists. An answer that it cannot
-// delete is compared with what the next process of its server answers.
+// forget deletes from the store what servers have answered to initialize, and their lists. What it
+// cannot delete is compared with what the next process of the server answers.
 func (r *reloader) forget(servers *serversfile.File, names []string) {
 	if len(names) == 0 {
 		return

@@ -67,7 +67,7 @@ func ParseEntry(text []byte) (e Entry, name string, err error) {
 	}
 	err = members(json.NewDecoder(bytes.NewReader(text)), func(key string, value json.RawMessage) error {
 		if f, ok := plain[key]; ok {
-			return as(key, value, f.what, f.to)
+			return decode(key, value, f.what, f.to)
 		}
 		switch key {
 		case "args":
@@ -78,7 +78,7 @@ func ParseEntry(text []byte) (e Entry, name string, err error) {
 			return variables(&e.Headers, "header", value)
 		case "bearer_token_env_var":
 			var name string
-			err := as(key, value, "a string", &name)
+			err := decode(key, value, "a string", &name)
 			e.Headers = append(e.Headers, Variable{Name: "Authorization", Value: "Bearer ${" + name + "}"})
 			return err
 		case "env_http_headers":
@@ -90,7 +90,7 @@ func ParseEntry(text []byte) (e Entry, name string, err error) {
 			return err
 		case "x-dormouse":
 			var ours map[string]json.RawMessage
-			err := as(key, value, "an object", &ours)
+			err := decode(key, value, "an object", &ours)
 			for k, v := range ours {
 				e.set(k, v)
 			}
@@ -154,7 +154,7 @@ func variables(to *Variables, what string, value json.RawMessage) error {
 		if v.Null && what == "header" {
 			return nil
 		}
-		if err := as(what+" "+name, scalar(value), "a string", &v.Value); err != nil {
+		if err := decode(what+" "+name, scalar(value), "a string", &v.Value); err != nil {
 			return err
 		}
 		*to = append(*to, v)
@@ -164,12 +164,12 @@ func variables(to *Variables, what string, value json.RawMessage) error {
 
 func texts(to *[]string, value json.RawMessage) error {
 	var all []json.RawMessage
-	if err := as("args", value, "a list of strings", &all); err != nil {
+	if err := decode("args", value, "a list of strings", &all); err != nil {
 		return err
 	}
 	for i, word := range all {
 		var text string
-		if err := as(fmt.Sprintf("args[%d]", i), scalar(word), "a string", &text); err != nil || string(word) == "null" {
+		if err := decode(fmt.Sprintf("args[%d]", i), scalar(word), "a string", &text); err != nil || string(word) == "null" {
 			return fmt.Errorf("args[%d] must be a string", i)
 		}
 		*to = append(*to, text)
@@ -185,9 +185,9 @@ func scalar(value json.RawMessage) json.RawMessage {
 	return value
 }
 
-// as decodes a value into v. The error says of which kind the key must be, for example "a string",
-// and does not quote the value.
-func as(key string, value json.RawMessage, kind string, v any) error {
+// decode decodes the value of a key into v. The error says of which kind the value must be, for
+// example "a string", and does not quote it.
+func decode(key string, value json.RawMessage, kind string, v any) error {
 	if json.Unmarshal(value, v) != nil {
 		return fmt.Errorf("%s must be %s", key, kind)
 	}

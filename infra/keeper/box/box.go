@@ -129,7 +129,7 @@ type Box struct {
 	reason atomic.Pointer[string] // the argument of End, nil if End was not called
 	gone   sync.Once              // makes Close work once
 	mu     sync.Mutex             // guards the fields below
-	does   *urpc.Client           // the connection for all other calls of the sentry, one at a time
+	does   *urpc.Client           // the connection for all other calls to the sentry, one at a time
 	over   bool                   // the program has ended, or was frozen
 }
 

@@ -142,11 +142,11 @@ func ReadMemory(image io.Reader) (_ *Memory, err error) {
 func (b *Box) Freeze(ctx context.Context) (_ *Memory, err error) {
 	m, err := newMemory()
 	if err != nil {
-		return nil, errors.Join(err, b.freezes(nil))
+		return nil, errors.Join(err, b.freezeTo(nil))
 	}
 	stop := context.AfterFunc(ctx, func() { _ = b.cmd.Process.Kill() }) // fails if the process has ended
 	defer stop()
-	if err := b.freezes(m); err != nil {
+	if err := b.freezeTo(m); err != nil {
 		if ctx.Err() != nil {
 			err = errors.New("it took too long")
 		}
@@ -155,8 +155,8 @@ func (b *Box) Freeze(ctx context.Context) (_ *Memory, err error) {
 	return m, nil
 }
 
-// freezes freezes the box and writes its memory to m. If m is nil, freezes ends the box and fails.
-func (b *Box) freezes(m *Memory) error {
+// freezeTo freezes the box and writes its memory to m. If m is nil, it ends the box and fails.
+func (b *Box) freezeTo(m *Memory) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.over {

@@ -71,7 +71,8 @@ type Gate struct {
 	told    map[string]time.Time // when a refusal was last reported, by refusal.place; guarded by the field telling
 }
 
-// Link connects the gate to a new start of the box, and returns the box's end for gVisor.
+// Link makes a connection from the gate to a box that will start, and returns the box's end for
+// gVisor.
 func (g *Gate) Link() (*boot.CreateLinksAndRoutesArgs, error) {
 	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {

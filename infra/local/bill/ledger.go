@@ -259,7 +259,7 @@ func (l *Ledger) knows(session, principal string) {
 	l.who[session] = principal
 }
 
-// Observe adds the use that an event reports to that of its owner.
+// Observe counts the use in an event, for the owner of that use.
 func (l *Ledger) Observe(e *observe.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -24,15 +24,15 @@ import (
 // file is the SQLite file of a history.
 type file struct{ db *sql.DB }
 
-// Values of the column what in the table counts. Lower values, from 0 to len(bounds), are indexes
-// of the field durations of the type counts.
+// Values of the column "what" of the table "counts". Lower values, from 0 to len(bounds), are
+// indexes of the field durations of the type counts.
 const (
 	whatFailed = len(bounds) + 1 + iota
 	whatWakes
 	whatRefused
 )
 
-// There is no row in counts with n = 0. The column named at has seconds since 1970 in counts, and
+// There is no row in "counts" with n = 0. The column "at" has seconds since 1970 in "counts", and
 // milliseconds in the other tables.
 const schema = `
 CREATE TABLE IF NOT EXISTS calls (
@@ -74,7 +74,7 @@ func openFile(path string) (*file, error) {
 	return &file{db}, nil
 }
 
-// addColumns adds to the table calls the columns that it lacks in files of release 0.1.0-alpha.2.
+// addColumns adds the columns that the table "calls" lacks in files of release 0.1.0-alpha.2.
 func addColumns(ctx context.Context, db *sql.DB) error {
 	const number, text = " INTEGER NOT NULL DEFAULT 0", " TEXT NOT NULL DEFAULT ''"
 	for _, column := range [][2]string{{"woke", number}, {"bytes_in", number}, {"bytes_out", number}, {"key", text}, {"address", text}, {"refusal", text}} {
