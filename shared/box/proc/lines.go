@@ -107,8 +107,10 @@ type TooLong struct {
 	head, tail []byte
 }
 
-// Error gives the length of the line and the limit.
 func (e *TooLong) Error() string {
+	if e.Full {
+		return fmt.Sprintf("there was no memory for a line of %d bytes", e.Bytes)
+	}
 	return fmt.Sprintf("line of %d bytes is over the limit of %d", e.Bytes, e.limit)
 }
 
