@@ -11,8 +11,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// whoMayCall reads x-dormouse.access. Package resourceserver reads the section later, without the
-// key boxes. This package checks the rules in allow, so that mistakes in them have positions.
+// whoMayCall reads the key boxes of x-dormouse.access, and keeps the other keys as JSON for package
+// resourceserver.
 func (r *reader) whoMayCall(m member, c *File) {
 	if !r.want(m.value, object, "x-dormouse.access") {
 		return

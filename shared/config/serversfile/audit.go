@@ -13,8 +13,8 @@ type Audit struct {
 	Redact []string     `json:"redact,omitempty"` // names of JSON members whose values are hidden; case does not matter
 }
 
-// audits returns a [kind] that reads an [Audit]. Complaints begin with the argument what. The arguments
-// bodies and redact are the defaults, for the page.
+// audits returns a [kind] that reads an [Audit]. Complaints begin with what. The defaults are bodies and
+// redact, in the form of setting.def.
 func (r *reader) audits(what string, to *Audit, bodies, redact string) kind {
 	role := func(name string) {
 		if to.Bodies = storage.Role(name); name == "off" {

@@ -29,8 +29,8 @@ const HostPathAuto = "auto"
 // Box is the section x-dormouse.box of a server: the surroundings of its processes. A Box holds
 // no secrets: the values of its env are in Server.Env.
 type Box struct {
-	// Image is the container image of the box. On one machine only a server has one that
-	// is started by "docker run", or for which Sealed is set.
+	// Image is the container image of the box. On one machine only dormouse-keeper uses it; see
+	// [Server.Sealable].
 	Image string `json:"image,omitempty"`
 	// Sealed says that the server must run in a kernel of its own, or not at all.
 	Sealed bool `json:"sealed,omitempty"`
@@ -52,7 +52,7 @@ type Box struct {
 	HostPathWritable bool   `json:"host_path_rw,omitempty"`
 
 	// CPUs, MemoryMB and Pids limit one process together with its children; 0 means no limit.
-	CPUs     float64 `json:"cpus,omitempty"` // whole processors
+	CPUs     float64 `json:"cpus,omitempty"` // 1 is one processor
 	MemoryMB int     `json:"memory_mb,omitempty"`
 	Pids     int     `json:"pids,omitempty"` // processes and threads
 	// ReadOnlyRootFS makes all but the workspace and the temporary folder read-only.
@@ -106,7 +106,6 @@ type profile struct {
 // noProfile is the value of profile with which [Box.Guest] stays false.
 const noProfile = "none"
 
-// profiles returns the named profiles.
 func profiles() map[string]profile {
 	return map[string]profile{
 		"default": {
@@ -130,8 +129,6 @@ func profiles() map[string]profile {
 		},
 	}
 }
-
-// # Reading x-dormouse.box
 
 // box reads x-dormouse.box, after all other keys of the server, because the section may name
 // variables that those keys set. It reads the profile first, wherever it stands in the section,
@@ -187,7 +184,7 @@ func (r *serverReader) box(m member, settings []setting, timed bool) {
 	}
 }
 
-// againstMemory calls the function refuse for each setting that excludes memory "keep".
+// againstMemory calls refuse for each setting that contradicts memory "keep".
 func (b *Box) againstMemory(n node, refuse func(at int, why string)) {
 	for _, other := range []struct {
 		key string

@@ -160,7 +160,8 @@ func (c *Container) options(s Server) map[string]option {
 	}
 }
 
-// folder takes the value of -v. It refuses a named volume of the engine.
+// folder adds the folder that a value of -v mounts. It returns false for a named volume, and for other
+// options than ro, rw, z and Z.
 func (c *Container) folder(value string) bool {
 	host, path, _ := strings.Cut(value, ":")
 	path, mode, _ := strings.Cut(path, ":")

@@ -165,11 +165,11 @@ func isSettings(path string) bool {
 }
 
 // mostBelow is the largest number of entries of a host path that programsBelow visits. programsBelow
-// must be quick, because it is called for each message.
+// must be quick, because requests wait for it.
 const mostBelow = 1000
 
-// programsBelow returns the source files below a folder, and the file in which git notes
-// that a checkout has moved. It leaves out dependencies and hidden folders.
+// programsBelow returns the source files below a folder, without dependencies and hidden folders. It adds
+// the file that git changes with each commit and checkout.
 func programsBelow(folder string) (paths []string) {
 	paths = append(paths, filepath.Join(folder, ".git", "logs", "HEAD"))
 	left := mostBelow

@@ -186,7 +186,6 @@ func readEnv(path string) (map[string]string, []envProblem, error) {
 	return all, problems, nil
 }
 
-// withoutPath returns an error of the file system without the path of its file.
 func withoutPath(err error) error {
 	var of *os.PathError
 	if errors.As(err, &of) {

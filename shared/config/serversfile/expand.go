@@ -11,8 +11,8 @@ type expansion struct {
 	missing []string // variables that are not set and have no default
 	inputs  []string // ids of `${input:ID}`
 	editor  []string // `${…}` that only an editor such as VS Code can expand
-	of      bool     // the text has a `${principal:…}`, which expand leaves in it
-	odd     bool     // the text has a `${…}` that names no variable and was left unchanged
+	secret  bool     // the text still has a `${principal:…}`
+	odd     bool     // the text still has a `${…}` that names no variable
 }
 
 // variables has the values for `${…}` in strings of the file.
@@ -100,7 +100,7 @@ func (v variables) value(inside string, e *expansion) (value string, ok bool) {
 		value, _ := v.getenv(InputVariable(rest))
 		return value, true
 	case found && (kind == principalKind || kind == principalFileKind) && validName(rest):
-		e.of = true
+		e.secret = true
 		return "${" + inside + "}", true
 	case found && kind == "env":
 		inside = rest

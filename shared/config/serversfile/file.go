@@ -29,9 +29,9 @@ type File struct {
 	servers  map[string]Server
 	rejected []Rejection
 	access   []byte
-	boxes    bool // the result of BoxesMayCall
+	boxes    bool
 	connect  []byte
-	removed  map[string]string // the results of Removed, by name
+	removed  map[string]string
 	files    []string
 	limits   []byte
 	groups   map[string]Group

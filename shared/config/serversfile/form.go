@@ -16,9 +16,8 @@ type Entry struct {
 	JSON []byte // without comments; it may hold secrets
 }
 
-// JSON returns the content of a file that another client may have written, without comments and
-// without commas behind the last element. The argument file is only for positions in errors. The
-// error quotes nothing of the file.
+// JSON returns data, the content of an MCP client's file, without comments and without commas behind the
+// last element. The argument file is only for positions in errors. The error quotes nothing of data.
 func JSON(data []byte, file string) ([]byte, error) {
 	s := newSource(file, data)
 	v, problem := s.json()
@@ -63,8 +62,8 @@ func (r *reader) entries(root node) ([]member, bool) {
 	return m.value.members, r.want(m.value, object, "mcpServers")
 }
 
-// otherForm complains about a file that has no mcpServers. The file may be that of another
-// client.
+// otherForm complains about a file that has no mcpServers. The file may belong to an MCP client, such as
+// VS Code.
 func (r *reader) otherForm(root node) {
 	for _, m := range root.members {
 		if suggest.Of(m.name, []string{"mcpServers"}, 2) != "" {
@@ -79,7 +78,7 @@ func (r *reader) otherForm(root node) {
 	r.fail(root.at, `no "mcpServers" in the file: if it is of another client, %s`, r.source.copies())
 }
 
-// copies says how to copy the servers of a file of another client into a servers file.
+// copies says how to import a client's file into a servers file.
 func (s source) copies() string {
 	word := func(path string) string { // quotes a path for a shell
 		if !strings.ContainsAny(path, " '\"\\$`&;()<>|*?#~") {

@@ -18,9 +18,9 @@ type Group struct {
 // even if the file has no entry for it.
 const AllServers = "all"
 
-// Group returns a group by its name in the file.
-func (c *File) Group(name string) (Group, bool) {
-	g, ok := c.groups[name]
+// Group returns a group by its name in the file. ok is also true for [AllServers] without an entry.
+func (c *File) Group(name string) (g Group, ok bool) {
+	g, ok = c.groups[name]
 	return g, ok || name == AllServers
 }
 
@@ -74,8 +74,7 @@ func (f ToolFilter) isZero() bool {
 	return len(f.Allow) == 0 && len(f.Deny) == 0 && len(f.Descriptions) == 0 && f.Pin == nil
 }
 
-// Filter returns f in the form that applies to callers. If only some tools are allowed, it denies all
-// others.
+// Filter converts f. If Allow limits the tools, the result also denies "*": all others.
 func (f ToolFilter) Filter() storage.ToolFilter {
 	filter := storage.ToolFilter{Allow: f.Allow, Deny: f.Deny, Says: f.Descriptions}
 	if len(f.Allow) > 0 && !slices.Contains(f.Allow, "*") {

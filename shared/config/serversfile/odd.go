@@ -35,12 +35,11 @@ func (r *serverReader) path(n node, field string) string {
 	return r.text(n, field)
 }
 
-// arg reads an argument, which may be a path; previous is the preceding argument. Where shells
-// differ, arg leaves ~ and $HOME as they are, because the program may read them. It also leaves ~
-// and $HOME in a script, which the program itself reads.
+// arg reads an argument, which may be a path; previous is the preceding argument. ~ or $HOME at the
+// beginning is the home folder. Elsewhere, and in a script after -c, arg leaves them to the program.
 func (r *serverReader) arg(n, previous node, field string) string {
 	n = scalar(n)
-	if flags, ok := strings.CutPrefix(previous.text, "-"); ok && strings.HasSuffix(flags, "c") && strings.Trim(flags, "cil") == "" { // the argument is a script, as after python -c and bash -lc
+	if flags, ok := strings.CutPrefix(previous.text, "-"); ok && strings.HasSuffix(flags, "c") && strings.Trim(flags, "cil") == "" { // as in python -c and bash -lc
 		return r.text(n, field)
 	}
 	n, ok := r.fromHome(n, field)

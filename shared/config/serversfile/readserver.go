@@ -43,7 +43,7 @@ func (r *serverReader) readServer() Server {
 		r.box(m, ofBox, has(ours.value, "tool_timeout_sec"))
 	}
 	switch {
-	case has(ours.value, "native"): // also with a value that is no valid name
+	case has(ours.value, "native"): // s.Native is "" if its value is invalid
 		// The server is part of this program: it is not started, and has no box. Its answers are
 		// not stored, because the program may change with the next deployment.
 		r.refuse(entry, false, "native", append([]string{"command", "args", "env", "envFile", "cwd"}, urlKeys()...)...)
@@ -244,9 +244,9 @@ func (r *serverReader) variable(m member) {
 	r.setenv(m.name, r.textWith(scalar(m.value), fmt.Sprintf("env %q", m.name), variables{getenv: r.getenv, principals: true}))
 }
 
-// disabled decides whether the server is started. dormouse's own key wins over the keys of
-// other clients: a file may switch a server off in other clients because dormouse hosts
-// it. A value that is neither true nor false keeps the server off.
+// disabled reports whether the file switches the server off. The key x-dormouse.enabled wins over those
+// of MCP clients: a server may be off in a client because Dormouse hosts it. A value that is neither
+// true nor false switches it off.
 func (r *serverReader) disabled(entry, ours node) bool {
 	off := func(n node, key string, on bool) bool {
 		m, ok := n.get(key)
@@ -281,7 +281,7 @@ func (r *serverReader) textWith(n node, field string, v variables) string {
 	if v.principals && strings.HasPrefix(e.text, execPrefix) {
 		r.warn(n.at, "%s: exec: is executed only where the servers file itself has it, not in the value of a variable", field)
 	}
-	if e.of && !v.principals {
+	if e.secret && !v.principals {
 		r.fail(n.at, "%s: ${principal:…} can stand in env, and in headers of a remote server: others can see the rest", field)
 	}
 	for _, what := range e.editor {

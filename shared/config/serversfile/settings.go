@@ -145,8 +145,6 @@ func (r *reader) groupSettings(g *Group) []setting {
 	}
 }
 
-// # Reading settings
-
 // read reads an object with settings. It returns the known keys that the author probably
 // meant by unknown ones.
 func (r *reader) read(n node, in section) (meant []string) {
@@ -186,11 +184,9 @@ func defaults(settings []setting) {
 	}
 }
 
-// # Kinds of settings
-
 const (
 	trueOrFalse = "true or false"
-	ignored     = "ignored" // for keys that only other clients read; an unknown key is not taken for a misspelling of one
+	ignored     = "ignored" // for keys that only MCP clients read, and that no complaint suggests
 )
 
 // object returns a [kind] that reads a section within another one.
