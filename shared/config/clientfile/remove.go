@@ -134,8 +134,7 @@ func nextTOML(text []byte, ours func(string, ...string) bool) (name string, othe
 	return "", nil, nil
 }
 
-// removeYAML takes out the extensions in the form in which putYAML writes them. All that it
-// cannot read stays.
+// removeYAML removes servers from goose's file, and leaves all that [extensions] cannot read.
 func removeYAML(text []byte, ours func(string, ...string) bool) (out []byte, removed []string) {
 	lines := strings.SplitAfter(string(text), "\n")
 	_, all, err := extensions(lines)

@@ -138,7 +138,7 @@ func (k *Keeper) Show(ctx context.Context, pin storage.Pin, list json.RawMessage
 				continue
 			case err != nil && accepted:
 				return nil, err
-			case err != nil: // the client gets the same tools without the record
+			case err != nil: // r is right even if it is not stored
 				k.log.Warn("the held tools are not noted", "server", pin.Server, "error", err)
 			case len(r.Held) > 0 && !accepted:
 				added, changed := r.counts()

@@ -11,8 +11,8 @@ import (
 // span is a part of a text, in bytes.
 type span struct{ from, to int }
 
-// instructions match texts that speak to a model in place of its user, in lower case. The
-// expressions are hints for people, and do not find every such text.
+// instructions match lower-case texts that speak to a model in place of its user. They are hints for
+// people, and do not find every such text.
 var instructions = sync.OnceValue(func() []*regexp.Regexp {
 	var all []*regexp.Regexp
 	for _, expression := range []string{

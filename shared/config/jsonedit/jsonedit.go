@@ -228,7 +228,7 @@ func (d *document) insert(v hujson.Value, name string, value hujson.Value) ([]by
 	}
 	text := string(key) + ": " + d.spread(value, indent)
 	after := end
-	comma := last.Value.AfterExtra != nil // whether a comma follows the last member
+	comma := last.Value.AfterExtra != nil
 	if comma {
 		after, text = end+len(last.Value.AfterExtra)+1, text+","
 	}

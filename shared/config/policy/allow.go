@@ -1,4 +1,4 @@
-// Package policy decides by the claims of callers who may use a server, and which of its tools.
+// Package policy decides who may use a server, and which of its tools, by the claims of the caller.
 package policy
 
 import (
@@ -37,11 +37,10 @@ type Rule struct {
 	// Claims maps names of claims to admitted values. A claim is a text or a list of
 	// texts.
 	Claims map[string][]string `json:"claims,omitempty"`
-	// Tools maps tools to the callers that may see and call them, of the callers that may use the
-	// server. A key is the name of a tool, or the beginning of names with "*" after it. For each
-	// tool the longest matching key counts; a whole name counts before a beginning. All callers of
-	// the server may use the tools that no key matches. The rules in Tools have no Tools of their
-	// own.
+	// Tools limits who may see and call tools, among the callers that may use the server. A key is the
+	// name of a tool, or the beginning of names with "*" after it. For each tool the longest matching
+	// key counts; a whole name counts before a beginning. A tool that no key matches has no limit. The
+	// rules in Tools have no Tools of their own.
 	Tools map[string]Rule `json:"tools,omitempty"`
 }
 
@@ -152,7 +151,7 @@ func shares(has, wanted []string) bool {
 	return slices.ContainsFunc(has, func(v string) bool { return slices.Contains(wanted, v) })
 }
 
-// matches compares an address with another one, or with "*@DOMAIN".
+// matches reports whether email fits pattern: another address, or "*@DOMAIN". Case does not count.
 func matches(pattern, email string) bool {
 	local, domain, ok := address(email)
 	wanted, at, valid := address(pattern)
