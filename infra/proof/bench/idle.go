@@ -54,8 +54,9 @@ func idle(ctx context.Context, m *measurement) error {
 	return nil
 }
 
-// grow opens sessions with one call each until there are enough or the time is over.
-func (m *measurement) grow(ctx context.Context, e *endpoint, clients *[]*httpClient, want int, ends time.Time) (bool, error) {
+// grow opens sessions with one call each until there are as many as wanted. enough is false if the time
+// ended first.
+func (m *measurement) grow(ctx context.Context, e *endpoint, clients *[]*httpClient, want int, ends time.Time) (enough bool, err error) {
 	for len(*clients) < want {
 		if time.Now().After(ends) {
 			return false, nil

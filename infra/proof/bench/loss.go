@@ -64,8 +64,8 @@ const cutCall = 2000 * time.Millisecond
 type cutCase struct {
 	version  string
 	progress bool          // the server reports progress before the cut
-	after    time.Duration // when the call is cut, after it was sent
-	back     time.Duration // when its client comes back, after the call was sent
+	after    time.Duration // from the call until it is cut
+	back     time.Duration // from the call until its client comes back
 }
 
 func (c cutCase) name() string {

@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// pages are the documents in which comments enclose values of a run: <!-- bench NAME --> and <!--
-// bench end -->.
+// pages have values of a run between the comments <!-- bench NAME --> and <!-- bench end -->.
 var pages = []string{"docs/benchmarks.md", "docs/compare.md"}
 
 var block = regexp.MustCompile(`(?s)(<!-- bench (\w+) -->)(.*?)(<!-- bench end -->)`)
 
-// blocks has the texts between the comments, by NAME. A text is "" if its parts were not measured.
+// blocks maps each NAME to the function that writes its text. The function returns "" if the values were
+// not measured.
 var blocks = map[string]func(results) string{
 	"calls": results.calls, "beside": results.beside, "compare": results.compared, "scale": results.grown, "one": results.atOne, "wake": results.woken,
 }

@@ -77,14 +77,14 @@ func peers() []peer {
 	}
 }
 
-// begin finds a free port, starts the command that the function line returns for it, and waits until
-// the command listens there. If it does not listen in time, begin stops it. Clients connect at path.
-func (p place) begin(ctx context.Context, path string, line func(port string) []string) (*endpoint, error) {
+// begin finds a free port, starts the command for it, and waits until the command listens there. If it
+// does not listen in time, begin stops it. Clients connect at path.
+func (p place) begin(ctx context.Context, path string, command func(port string) []string) (*endpoint, error) {
 	port, err := freePort(ctx)
 	if err != nil {
 		return nil, err
 	}
-	r, err := p.run(line(port), nil, nil)
+	r, err := p.run(command(port), nil, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ import (
 // profiles takes a CPU profile of every process of Dormouse while 16 clients make calls.
 // It prints which functions take most time, and keeps the files.
 func profiles(ctx context.Context, m *measurement) error {
-	sockets, err := os.MkdirTemp("", "dm-prof-") // a short path: the path of a socket has about 100 bytes
+	sockets, err := os.MkdirTemp("", "dm-prof-") // a short path, because a socket's path is limited to about 100 bytes
 	if err != nil {
 		return err
 	}
@@ -83,8 +83,8 @@ func takeProfiles(ctx context.Context, sockets, folder string, lasts time.Durati
 	return errors.Join(failed...)
 }
 
-// topLines prints the functions in which Dormouse spends its time: first without, then with
-// the functions that they call.
+// topLines prints the functions in which Dormouse spends most time, by two measures: the time in the
+// function itself, and the time with all that it calls.
 func (m *measurement) topLines(ctx context.Context, folder string) error {
 	files, err := filepath.Glob(filepath.Join(folder, "*.pprof"))
 	if err != nil {

@@ -181,8 +181,8 @@ func (r results) table(w io.Writer, p part) error {
 	return err
 }
 
-// ratios writes, for each metric that has a unit, the ratios of the programs' values to those of the
-// program called base in the same round. It writes nothing if base was not measured.
+// ratios writes each program's values divided by those of the program base in the same round, for each
+// metric with a unit. It writes nothing if base was not measured.
 func (r results) ratios(b *strings.Builder, p part, base string, names []string, metrics []sample) {
 	metrics = slices.DeleteFunc(slices.Clone(metrics), func(m sample) bool { return m.Unit == "" })
 	if !slices.Contains(names, base) {

@@ -177,8 +177,8 @@ const perKey = 1_000
 func (m *measurement) held(ctx context.Context, n int, hold func(ctx context.Context, e *endpoint, key string) (io.Closer, error)) error {
 	e, err := m.start(ctx, launch{
 		flags: []string{"--access", "keys"},
-		// Without this, dormouse searches /proc for the program of each client, but only of clients
-		// on this machine.
+		// Otherwise dormouse looks up the program of each client in /proc. It does so only for clients
+		// on its own machine, which would distort the measurement.
 		file: map[string]any{"access": map[string]any{"boxes": true}},
 	})
 	if err != nil {
@@ -249,7 +249,7 @@ type closer func() error
 
 func (c closer) Close() error { return c() }
 
-// tenant makes an API key of a new tenant. It returns a client with this key that has made a call.
+// tenant makes an API key of a new tenant, and a client that has made its first call with the key.
 func (m *measurement) tenant(ctx context.Context, e *endpoint, name string) (*httpClient, error) {
 	key, err := m.key(ctx, e, name)
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// wake measures the first call after a rest in each of 20 sessions that have been used before. For
-// Dormouse the rest ends when all boxes are asleep, and each session is of another server. For
-// other programs the rest is 15 s: they do not sleep, or fall asleep by themselves.
+// wake measures the first call after a rest in each of 20 sessions that have been used before. Dormouse
+// hosts a server for each session, and rests until all boxes are asleep. Other programs rest for 15 s:
+// they do not sleep, or fall asleep by themselves.
 func wake(ctx context.Context, m *measurement) error {
 	var l launch
 	names := make([]string, 20)
@@ -68,7 +68,7 @@ func serverIn(address string) string {
 	return parts[len(parts)-2]
 }
 
-// asleep waits until dormouse run has no processes below it.
+// asleep waits until Dormouse has ended all processes of servers.
 func asleep(ctx context.Context, e *endpoint) error {
 	ctx, cancel := context.WithTimeout(ctx, 45*time.Second)
 	defer cancel()
