@@ -21,8 +21,8 @@
 // # The polls
 //
 // Clients of 2025-11-25 survive an early end of their responses only under some rules (P1-P7,
-// see package transport). They run the same checks against functions that hold no response for
-// longer than 100 ms, so that the clients poll for the rest.
+// see package transport). They run the same checks against emulated Lambda functions that hold no
+// response for longer than 100 ms, so that the clients poll for the rest.
 //
 // # The sign-in
 //

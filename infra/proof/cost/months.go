@@ -57,8 +57,8 @@ func (t tables) months() error {
 	return nil
 }
 
-// session returns what one session uses, without the time of its box: for its beginning, for its
-// calls, of which the first wakes the box, and for the box's last message.
+// session returns what one session uses for its beginning, for its calls, of which the first wakes the
+// box, and for the box's last message. The time of the box is not in it.
 func (t tables) session(w work, socket bool) (u meter.Units, err error) {
 	add := func(name string, times float64) {
 		o, e := t.find(name)

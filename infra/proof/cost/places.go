@@ -43,8 +43,8 @@ func idles() []time.Duration {
 	return []time.Duration{5 * time.Second, 15 * time.Second, time.Minute, 2 * time.Minute}
 }
 
-// places prints what a million calls cost that each wake a box: the box, for each idle time, and the
-// functions, API Gateway and the store until the box has started.
+// places prints the cost of a million calls, each of which wakes a box: the box, for each idle time, and
+// the functions, API Gateway and the store until the box has started.
 func (t tables) places() error {
 	wake, err := t.find("tools/call, that wakes a box")
 	if err != nil {

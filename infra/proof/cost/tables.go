@@ -23,13 +23,16 @@ type tables struct {
 // messages.
 type stack struct{ alarms, dashboards int }
 
-// Prices of these resources for a month, in US dollars, without free tiers.
+// Prices for a month, in US dollars, without free tiers.
 const (
 	alarmMonth     = 0.10
 	dashboardMonth = 3.00
-	sweepEvery     = 5 * time.Minute // the schedule of template.yaml
-	metricMonth    = 0.30            // AWS bills a part of it for each hour in which the metric is written
-	serverMetrics  = 10              // about how many metrics a server has with Metrics=on
+	metricMonth    = 0.30 // AWS bills a part of it for each hour in which the metric is written
+)
+
+const (
+	sweepEvery    = 5 * time.Minute // the schedule of template.yaml
+	serverMetrics = 10              // about how many metrics a server has with Metrics=on
 )
 
 // stackOf counts the alarms and dashboards in a template that have no condition.

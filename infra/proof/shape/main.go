@@ -1,5 +1,5 @@
 // Command shape prints measurements of the repository below its argument: lines, methods of a type,
-// references to earlier files of a package, imports between packages, long functions, and knobs
+// references between files of a package, imports between packages, long functions, and knobs
 // (settings). No value makes it fail. With -v it lists each knob. make shape runs it.
 package main
 
@@ -133,8 +133,8 @@ func linesOf(root string) (map[string]int, error) {
 	return count, err
 }
 
-// states returns the named types of a package, each with the number of its methods. The methods of
-// its facets count too: of types that embed a pointer to it, or that have it as their only field.
+// states returns the named types of a package, each with the number of its methods. A facet of a type
+// embeds a pointer to it, or has it as the only field. The methods of facets count for the type.
 func (p *pkg) states() (rows []row) {
 	facet := map[*types.TypeName]*types.TypeName{} // from a facet to the type that it belongs to
 	var named []*types.TypeName

@@ -212,8 +212,8 @@ func toggle(ctx context.Context, req *mcp.CallToolRequest, on *atomic.Bool) (*mc
 	return says("Started simulated logging")
 }
 
-// pushDelay is how long after the answer of the tool push the tools change. By then the
-// answer has left, and the server is still awake.
+// pushDelay is the time from the answer of the tool push to the change of the tools. By then the answer
+// has left, and the server is still awake.
 const pushDelay = 300 * time.Millisecond
 
 // push returns a tool that adds a tool to the server some time after its answer, when no request of

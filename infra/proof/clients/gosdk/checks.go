@@ -367,11 +367,10 @@ func names[T any](items iter.Seq2[T, error], name func(T) string) ([]string, err
 	return all, nil
 }
 
-// wantAll checks that got has all wanted names. The function as converts a name to the form that
-// the names in got have.
-func wantAll(got []string, what string, as func(string) string, wanted ...string) error {
+// wantAll checks that got has all wanted names, in the form that convert gives them.
+func wantAll(got []string, what string, convert func(string) string, wanted ...string) error {
 	for _, name := range wanted {
-		name = as(name)
+		name = convert(name)
 		if !slices.Contains(got, name) {
 			return fmt.Errorf("%s: no %s among %v", what, name, got)
 		}

@@ -61,8 +61,8 @@ func newSession(url, kind, protocol string) *session {
 	return s
 }
 
-// connect fails when ctx ends. A session that was connected outlives ctx. Over HTTP+SSE the
-// SDK would end its stream with the context of Connect, so connect passes another one.
+// connect fails when ctx ends, but a session that is connected outlives ctx. Over HTTP+SSE the SDK ends
+// the stream with the context of Connect, so Connect gets a context of its own.
 func (s *session) connect(ctx context.Context) error {
 	life, hangUp := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, hangUp)
@@ -156,8 +156,8 @@ func (s *session) call(ctx context.Context, name string, arguments map[string]an
 	return s.callWith(ctx, &mcp.CallToolParams{Name: name, Arguments: arguments})
 }
 
-// named returns the name that a tool or prompt of the server has at the URL: at the
-// address of all servers, the names begin with the server's name.
+// named returns the name of a tool or prompt at s.url. If that is the URL of all servers, the name
+// begins with the server's.
 func (s *session) named(name string) string {
 	if s.one == "" {
 		return name
@@ -165,8 +165,8 @@ func (s *session) named(name string) string {
 	return s.one + "__" + name
 }
 
-// located returns the URI that a resource or template of the server has at the URL: at
-// the address of all servers, the URIs begin with dormouse://SERVER/.
+// located returns the URI of a resource or template at s.url. If that is the URL of all servers, the URI
+// begins with dormouse://SERVER/.
 func (s *session) located(uri string) string {
 	if s.one == "" {
 		return uri

@@ -39,17 +39,16 @@ type signingIn struct {
 	url, protocol, document string
 	revoke, stepUp          bool
 
-	client  string // the client's id
-	tokens  countedTokens
-	lapsed  atomic.Bool
-	current *oauth2.Token // the newest token
-	result  signedIn
+	clientID string
+	tokens   countedTokens
+	lapsed   atomic.Bool
+	newest   *oauth2.Token
+	result   signedIn
 }
 
 // countedTokens counts the good answers of token endpoints.
 type countedTokens struct{ n atomic.Int32 }
 
-// RoundTrip implements http.RoundTripper.
 func (c *countedTokens) RoundTrip(r *http.Request) (*http.Response, error) {
 	res, err := http.DefaultTransport.RoundTrip(r)
 	if err == nil && r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/token") && res.StatusCode == http.StatusOK {
@@ -65,12 +64,11 @@ type lapsing struct {
 	renewed oauth2.TokenSource
 }
 
-// Token implements oauth2.TokenSource.
 func (l lapsing) Token() (token *oauth2.Token, err error) {
 	if token = l.first; l.lapsed.Load() {
 		token, err = l.renewed.Token()
 	}
-	l.current = token
+	l.newest = token
 	return token, err
 }
 
@@ -160,7 +158,7 @@ func (s *signingIn) handler() (auth.OAuthHandler, error) {
 		},
 		NewTokenSource: func(ctx context.Context, config *oauth2.Config, first *oauth2.Token) (oauth2.TokenSource, error) {
 			s.result.Scope, _ = first.Extra("scope").(string)
-			s.client = config.ClientID
+			s.clientID = config.ClientID
 			old := *first
 			old.Expiry = time.Now().Add(-time.Minute)
 			return lapsing{s, first, config.TokenSource(ctx, &old)}, nil
@@ -182,12 +180,12 @@ func (s *signingIn) endGrant(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	form := url.Values{"token": {s.current.RefreshToken}, "client_id": {s.client}}
+	form := url.Values{"token": {s.newest.RefreshToken}, "client_id": {s.clientID}}
 	if _, err := status(ctx, at.Scheme+"://"+at.Host+"/revoke", "application/x-www-form-urlencoded", form.Encode(), ""); err != nil {
 		return err
 	}
 	for until := time.Now().Add(time.Minute); time.Now().Before(until); time.Sleep(500 * time.Millisecond) {
-		if s.result.Revoked, err = status(ctx, s.url, "application/json", `{"jsonrpc":"2.0","id":1,"method":"ping"}`, s.current.AccessToken); err != nil || s.result.Revoked == http.StatusUnauthorized {
+		if s.result.Revoked, err = status(ctx, s.url, "application/json", `{"jsonrpc":"2.0","id":1,"method":"ping"}`, s.newest.AccessToken); err != nil || s.result.Revoked == http.StatusUnauthorized {
 			return err
 		}
 	}

@@ -13,10 +13,8 @@ import (
 )
 
 const (
-	// readyLimit limits the time until an endpoint reports that it is ready.
 	readyLimit = time.Minute
-	// stopLimit is how long a stopped endpoint may take before it is killed.
-	stopLimit = 10 * time.Second
+	stopLimit  = 10 * time.Second // then a stopped process is killed
 )
 
 // Process is a started endpoint.
@@ -102,7 +100,6 @@ type output struct {
 	kept []byte
 }
 
-// Write implements io.Writer.
 func (o *output) Write(p []byte) (int, error) {
 	const keep = 8 << 10
 	o.mu.Lock()

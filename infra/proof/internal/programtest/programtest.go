@@ -136,7 +136,7 @@ const (
 	GoHelp     = "go is needed: https://go.dev/dl"
 )
 
-// Build builds a Go package, whose path is relative to a folder, as .tools/<name>.
+// Build builds the Go package pkg, a path relative to dir, as .tools/<name>.
 func Build(t testing.TB, name, dir, pkg string) string {
 	t.Helper()
 	binary := filepath.Join(Root(t), ".tools", name)
@@ -151,36 +151,35 @@ type Hosted struct {
 	SocketURL string `json:"socket_url"` // for WebSocket
 }
 
-// Host starts a Dormouse that hosts servers, entries of the servers file by name. It uses
-// free ports, an empty data folder, and the further flags.
+// Host starts a Dormouse with free ports, an empty data folder, and the further flags. The argument
+// servers has the entries of its servers file. Host returns the addresses of the servers by name.
 func Host(t testing.TB, servers map[string]any, flags ...string) map[string]Hosted {
 	t.Helper()
 	return HostWith(t, servers, nil, flags...)
 }
 
-// HostWith is Host with settings for all servers, the section x-dormouse of the servers
-// file.
+// HostWith is Host with settings: the section x-dormouse of the servers file.
 func HostWith(t testing.TB, servers, settings map[string]any, flags ...string) map[string]Hosted {
 	t.Helper()
 	return Program{}.Host(t, servers, settings, flags...)
 }
 
-// Program is a program that takes the flags of dormouse, and environment variables for it. Without a
-// Path it is the one that make build makes.
+// Program is a dormouse program, and environment variables for it. Without a Path it is the one that
+// make build makes.
 type Program struct {
 	Path string
 	Env  []string
 }
 
-// Own builds a program with servers in Go, from a package whose path is relative to a
-// folder.
+// Own builds an author's program, which is a dormouse with servers in Go. The path pkg is relative to
+// dir.
 func Own(t testing.TB, name, dir, pkg string) Program {
 	t.Helper()
 	return Program{Path: Build(t, filepath.Join(name, "dormouse"), dir, pkg)}
 }
 
-// OnEmulator returns the program that imitates AWS, and runs each Lambda function as a program. The
-// functions have the servers in Go of p.
+// OnEmulator returns the program that imitates AWS, and runs each Lambda function as a program. If p has
+// servers in Go, so have the functions.
 func (p Program) OnEmulator(t testing.TB) Program {
 	t.Helper()
 	on := Program{Path: filepath.Join(Root(t), "bin", "emulator", "dormouse")}
@@ -258,7 +257,7 @@ func Read(t testing.TB, path string) []byte {
 	return data
 }
 
-// Write makes a file of data.
+// Write writes a file, or fails the test.
 func Write(t testing.TB, path string, data []byte) {
 	t.Helper()
 	if err := os.WriteFile(path, data, 0o644); err != nil {
@@ -266,7 +265,7 @@ func Write(t testing.TB, path string, data []byte) {
 	}
 }
 
-// Copy copies a file to another path.
+// Copy copies a file, or fails the test.
 func Copy(t testing.TB, from, to string) {
 	t.Helper()
 	Write(t, to, Read(t, from))

@@ -38,7 +38,6 @@ type outcome struct {
 	Error  string `json:"error,omitempty"`
 }
 
-// logged is what the SDK logs.
 type logged struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
