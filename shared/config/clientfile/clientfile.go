@@ -206,7 +206,7 @@ func claudeCode(s Server) []Paste {
 	return []Paste{{How: "run", Text: line}}
 }
 
-// vscode returns the link that VS Code opens, and its command.
+// vscode returns two ways to connect VS Code: a link, and a command.
 func vscode(s Server) []Paste {
 	whole := jsonedit.Encode(members{{"name", s.Name}, {"type", "http"}, {"url", s.URL}}.with("headers", s))
 	return []Paste{

@@ -225,7 +225,8 @@ func extensions(lines []string) (begin int, all []extension, err error) {
 	return begin, all, nil
 }
 
-// yamlEnd returns the line after the block that begins at a line.
+// yamlEnd returns the index of the line after the block that begins at lines[at], with an indentation of
+// depth.
 func yamlEnd(lines []string, at, depth int) int {
 	end := at + 1
 	for i := at + 1; i < len(lines); i++ {

@@ -307,8 +307,8 @@ func (d *document) splice(from, to int, put string) ([]byte, error) {
 	return text, (&document{text: text}).parse()
 }
 
-// alone returns the blanks before an offset. ok is false if other characters stand before
-// it on its line.
+// alone returns the blanks before an offset. ok is false on the first line, and if other characters
+// stand before the offset on its line.
 func (d *document) alone(at int) (indent string, ok bool) {
 	begin := bytes.LastIndexByte(d.text[:at], '\n') + 1
 	before := string(d.text[begin:at])

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// Container is a server that the file starts by "docker run". On one machine a container engine runs
-// it, or dormouse-keeper; see [Server.Sealable]. On AWS the box is the container.
+// Container says how to run a server in a container. On one machine a container engine runs it, or
+// dormouse-keeper; see [Server.Sealable]. On AWS the box is the container.
 type Container struct {
 	Image      string
 	User       string // "" for that of the image
@@ -111,7 +111,7 @@ func (s Server) container() (c Container, here string, ok bool, err error) {
 
 // option is an option of "docker run" that has a value.
 type option struct {
-	read func(value string) bool // takes the value; false if boxes do not support it
+	read func(value string) bool // stores the value; false if boxes do not support it
 	aws  bool                    // boxes on AWS support it, too
 }
 

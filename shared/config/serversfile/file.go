@@ -1,6 +1,6 @@
 // Package serversfile reads the servers file, which names the hosted MCP servers and says how to
 // start each. The file has the `mcpServers` form of desktop clients, with additions of dormouse
-// under the one key `x-dormouse`. Other clients can still use the same file.
+// under the one key `x-dormouse`. MCP clients can still use the same file.
 //
 // Every complaint names its place as file:line:column. The package starts nothing, resolves no
 // commands on the PATH and never prints the value of an environment variable.
@@ -134,8 +134,8 @@ func LoadHere(path string, getenv Getenv, envFiles ...string) (*File, []Warning,
 	return loadHere(path, getenv, false, envFiles)
 }
 
-// LoadGuests is LoadHere for a machine that others than its user may call: each server with
-// a command that has no profile is a guest, see [Box.Guest].
+// LoadGuests is LoadHere for a machine that others than its user may call: each server with a command
+// and without a profile is a guest, see [Box.Guest].
 func LoadGuests(path string, getenv Getenv, envFiles ...string) (*File, []Warning, error) {
 	return loadHere(path, getenv, true, envFiles)
 }

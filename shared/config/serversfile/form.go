@@ -115,7 +115,7 @@ func IsTOML(data []byte, file string) bool {
 // unknown handles an unknown key of n. The argument what is the name for n in complaints. If a
 // similar known key is missing from n, unknown complains, and returns that key. Below x-dormouse
 // any unknown key is a mistake: it may be a restriction that only a later release has. Other
-// unknown keys are those of other clients, and have no effect.
+// unknown keys belong to MCP clients, and have no effect.
 func (r *reader) unknown(m member, what string, n node, known []string) (meant string) {
 	near := suggest.Of(m.name, known, 1+len(m.name)/6)
 	_, there := n.get(near)
@@ -143,7 +143,7 @@ func prefix(what string) string {
 	return what + ": "
 }
 
-// sayIgnored adds one warning that lists all ignored keys, which other clients may know.
+// sayIgnored adds one warning that lists all ignored keys.
 func (r *reader) sayIgnored() {
 	all := inOrder(r.ignored)
 	if len(all) == 0 {

@@ -150,7 +150,7 @@ func (r *reader) filled(n node) node {
 // servers reads all servers. It rejects servers with mistakes, and all servers of a repeated
 // name, because it cannot tell which one the author meant.
 func (r *reader) servers(all []member, c *File) {
-	of := map[string]int{} // by name of a server: its index in c's list of rejected ones
+	rejected := map[string]int{} // the index in c.rejected, by name
 	first := map[string]int{}
 	for _, m := range all {
 		before := len(r.problems)
@@ -167,10 +167,10 @@ func (r *reader) servers(all []member, c *File) {
 		}
 		delete(c.servers, m.name)
 		c.names = slices.DeleteFunc(c.names, func(name string) bool { return name == m.name })
-		i, ok := of[m.name]
+		i, ok := rejected[m.name]
 		if !ok {
 			i = len(c.rejected)
-			of[m.name] = i
+			rejected[m.name] = i
 			c.rejected = append(c.rejected, Rejection{Name: m.name})
 		}
 		c.rejected[i].Errors = append(c.rejected[i].Errors, r.errors(wrong)...)

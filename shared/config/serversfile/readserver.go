@@ -125,8 +125,8 @@ func (r *serverReader) refuse(n node, box bool, beside string, keys ...string) {
 	}
 }
 
-// entryKeys returns the keys of a server. It includes keys of other clients, so that their files can be
-// used unchanged. Keys that are read elsewhere, or not at all, have a nil kind.read.
+// entryKeys returns the keys of a server, with those that only MCP clients read, so that their files can
+// be used unchanged. Keys that are read elsewhere, or not at all, have a nil kind.read.
 func (r *serverReader) entryKeys(remote bool, ours []setting) []setting {
 	s := &r.server
 	keys := []setting{

@@ -41,7 +41,7 @@ type Server struct {
 	// not get them from the machine either.
 	Unset []string `json:"unset,omitempty"`
 	// Commands maps variables to the shell commands whose output is their value. None of these
-	// variables is in Env. Only a machine that reads the file by [LoadHere] has some.
+	// variables is in Env. Commands is empty on AWS, where the file must have none.
 	Commands map[string]string `json:"commands,omitempty"`
 	Cwd      string            `json:"cwd,omitempty"` // the working folder; "" for the workspace, or for the runner's folder if there is none
 

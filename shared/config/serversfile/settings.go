@@ -12,15 +12,15 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// setting is a key below x-dormouse. The tables in this Go file list all settings, for the reader
-// and for the page docs/servers-file.md.
+// setting is a key below x-dormouse. The tables in this Go file list all settings, and a test writes
+// docs/servers-file.md from them.
 type setting struct {
 	key  string
 	kind kind
-	// def is the default as JSON, "" for none. Text in parentheses is only shown on the page, and
-	// sets no value.
+	// def is the default as JSON, "" for none. One in parentheses is only for the page, and sets no
+	// value.
 	def  string
-	text string // description on the page; a key without one is left out
+	text string // for the page, which leaves out a key without one
 }
 
 // kind says how the value of a setting is read.
