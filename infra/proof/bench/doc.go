@@ -6,8 +6,8 @@
 // Clients, hosts and servers are one cpu group of the kernel, which gets nearly all of the
 // processors; that requires root. CPU times are what the kernel has counted for the group, also for
 // processes that a host has started and forgotten. No program gets a real-time priority: with 16
-// clients, such a priority makes threads of Go spin against each other. Before a host is measured, it answers calls
-// until it gets no faster.
+// clients, such a priority makes threads of Go spin against each other. Before a host is measured,
+// it answers calls until it gets no faster.
 //
 // The parts, each of which runs by itself:
 //
@@ -29,5 +29,5 @@
 // Everything is on loopback: no value includes TLS, a network, or the real Lambda, API Gateway or
 // DynamoDB. The program installs the peers into .tools/bench. It starts everything that it measures
 // as processes, each below a reaper: a parent that waits for all its descendants. It does not judge
-// the values; tests do that.
+// the values.
 package main

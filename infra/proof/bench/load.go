@@ -11,7 +11,7 @@ import (
 type load struct {
 	took   []time.Duration // durations of the calls with the right answer
 	failed int
-	first  error // the first failure
+	first  error
 	lasted time.Duration
 	cpu    time.Duration // CPU time of all processes of the host
 	// programs has the CPU time by program, of the processes that lived during the whole

@@ -88,8 +88,8 @@ func (s samples) ratio(part, peer, base, metric string) spread {
 	return spreadOf(values)
 }
 
-// metrics returns a sample of each metric of a part, in the order of measuring. First come the
-// metrics of the compared program that has the most, then those that only other programs have.
+// metrics returns a sample of each metric of a part. The metrics of the program that has the most come
+// first, then those that only others have, both in the order of measuring.
 func (s samples) metrics(part string) []sample {
 	all := map[string][]sample{} // by peer
 	most := ""

@@ -83,9 +83,9 @@ func commands(page string) (lines []string) {
 	return lines
 }
 
-// film records the commands. dormouse run, which does not return, keeps the first
-// terminal; film types the commands after it into the second. The film ends when the
-// server is asleep again.
+// film records the commands. The command "dormouse run" does not return, so it keeps the first
+// terminal, and film types the next commands into the second. The film ends when the server is asleep
+// again.
 func film(ctx context.Context, lines []string, bin, folder string) (svg []byte, err error) {
 	r := &reel{last: time.Now()}
 	first, second := r.terminal(16), r.terminal(8)

@@ -28,7 +28,7 @@ func main() {
 
 const (
 	most = 8   // rows of each list, the largest first
-	long = 140 // lines of a function
+	long = 140 // a function with more lines is listed
 )
 
 // row is one line of a list.
@@ -91,8 +91,7 @@ func measure(w io.Writer, root string, every bool) error {
 	return nil
 }
 
-// linesOf counts the lines of all Go files by their kind. The programs in testdata are
-// support of tests.
+// linesOf counts the lines of all Go files by their kind.
 func linesOf(root string) (map[string]int, error) {
 	count := map[string]int{}
 	err := filepath.WalkDir(root, func(name string, entry os.DirEntry, err error) error {
@@ -182,7 +181,6 @@ func (p *pkg) states() (rows []row) {
 	return rows
 }
 
-// longs returns the functions that have more lines than the constant long.
 func (p *pkg) longs() (rows []row) {
 	for _, f := range p.files {
 		for _, d := range f.Decls {

@@ -26,7 +26,7 @@ type User struct {
 
 // New makes a User with a browser that has no cookies. The argument answers says what the user
 // enters into fields, and which of several buttons they press, by the name of the field or button.
-// Other fields keep what the page has put in, and otherwise the first button is pressed.
+// Other fields keep the values of the page. Without an answer for a button, the first one is pressed.
 func New(answers map[string]string) *User {
 	jar, err := cookiejar.New(nil)
 	if err != nil {
@@ -45,7 +45,6 @@ func Ada() map[string]string {
 // loopbackJar also sends secure cookies over http, as browsers do on loopback.
 type loopbackJar struct{ http.CookieJar }
 
-// SetCookies implements http.CookieJar.
 func (j loopbackJar) SetCookies(u *url.URL, cookies []*http.Cookie) {
 	for _, c := range cookies {
 		c.Secure = false

@@ -142,8 +142,8 @@ func enums() map[string]any {
 	}
 }
 
-// announcing adds tools that announce a changed list. The lists themselves are made anew
-// for each message.
+// announcing adds tools that announce a changed list. They change no list, because each message gets a
+// new server.
 func (t tools) announcing() {
 	for name, list := range map[string]native.List{"test_trigger_tool_change": native.Tools, "test_trigger_prompt_change": native.Prompts} {
 		t.add(name, func(ctx context.Context, _ *mcp.CallToolRequest, _ given) (*mcp.CallToolResult, error) {

@@ -14,8 +14,8 @@ import (
 // turned the call into an MCP task.
 const before = 1500 * time.Millisecond
 
-// asleepFrom is the shortest time for which a tool does not wait, but sets an alarm that continues the
-// call.
+// asleepFrom is the shortest time for which compute sets an alarm that continues the call, and does not
+// wait.
 const asleepFrom = 30 * time.Second
 
 func tasks(_ context.Context, s native.Session) (*mcp.Server, error) {
