@@ -27,9 +27,8 @@ func main() {
 			if e.RequestContext.RouteKey == "$connect" && f.Relay.Sealer.Admit(headers(e)) != nil {
 				return answer{StatusCode: 401}, nil
 			}
-			// The other routes have nothing to do. On $connect, Admit only checks that a runner
-			// connects; its first message proves which box it is. After $disconnect the runner may
-			// connect again.
+			// A runner has passed Admit on $connect, and its first message proves which box it is.
+			// $disconnect changes nothing, because the runner may connect again.
 			if e.RequestContext.RouteKey != "$default" {
 				return answer{StatusCode: 200}, nil
 			}

@@ -19,8 +19,8 @@ import (
 // Values of Other, a property of the resource Custom::Tickets. It says which secret opens tickets
 // in addition to the current one.
 const (
-	pending  = "AWSPENDING"  // the next secret
-	previous = "AWSPREVIOUS" // the previous secret
+	pending  = "AWSPENDING"
+	previous = "AWSPREVIOUS"
 )
 
 // ticketSecrets are the secrets that encrypt tickets, which let boxes write events. Each is

@@ -15,16 +15,16 @@ const taskStopped = "Dormouse Task Stopped"
 
 type event struct{ events.CloudWatchEvent }
 
-// task returns the task that the event is about. The result stops is false if the event
-// comes from the schedule. The result ours is false if the task is no box.
-func (e event) task() (t fleet.Status, ours, stops bool, err error) {
+// task returns the task that the event is about. For an event of the schedule, which is about no
+// task, scheduled is true. The result isBox reports whether the task is a box.
+func (e event) task() (t fleet.Status, isBox, scheduled bool, err error) {
 	switch e.DetailType {
 	case taskStopped:
 		err = json.Unmarshal(e.Detail, &t)
-		return t, true, true, err
+		return t, true, false, err
 	case ecs.EventDetailType:
-		t, ours, err = ecs.TaskEvent(e.Detail)
-		return t, ours, true, err
+		t, isBox, err = ecs.TaskEvent(e.Detail)
+		return t, isBox, false, err
 	}
-	return fleet.Status{}, false, false, nil
+	return fleet.Status{}, false, true, nil
 }

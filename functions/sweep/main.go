@@ -25,12 +25,12 @@ func main() {
 		c.Elsewhere = natives.Owns
 		w := relayserver.NewSweeper(c)
 		return boot.Quiet(wiring.Event(f, nil, func(ctx context.Context, e event) error {
-			t, ours, stops, err := e.task()
-			if !stops {
+			t, isBox, scheduled, err := e.task()
+			if scheduled {
 				return errors.Join(w.Sweep(ctx), natives.Sweep(ctx))
 			}
 			// ECS also reports tasks that have not stopped yet.
-			if err != nil || !ours || t.State != fleet.Stopped {
+			if err != nil || !isBox || t.State != fleet.Stopped {
 				return err
 			}
 			f.Stopped(t)

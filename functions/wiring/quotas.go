@@ -20,7 +20,7 @@ func (f *Function) limit() (err error) {
 	}
 	limits := f.Servers.Limits()
 	if limits == nil {
-		return nil // without limits, a cold start need not read the prices
+		return nil // saves the time to read the prices
 	}
 	f.Quotas, err = quota.New(quota.Config{Store: f.Store, Limits: limits, Prices: meter.Published(), Log: f.Log})
 	if f.Quotas != nil {
@@ -38,7 +38,7 @@ func (f *Function) Stopped(t fleet.Status) {
 	f.Quotas.ChargeTask(tenant, t.ID, meter.Task(t.Stopped.Sub(t.Started).Seconds(), BoxSize(f.Servers, server)))
 }
 
-// Flush stores what tenants have used. Call it before a function ends. The code of an error is
+// Flush stores what tenants have used. Call it before the process ends. The code of an error is
 // Unavailable.
 func (f *Function) Flush(ctx context.Context) error {
 	if f.Quotas == nil {

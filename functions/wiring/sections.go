@@ -135,9 +135,9 @@ func knownBeside(unknown string, value []byte, typ reflect.Type) []string {
 // it, or is "" if no single member has it.
 type mistake struct{ key, why string }
 
-// mistakes returns the mistakes in a section, which is nil if the file lacks it. It returns one for
-// each member that readMember refuses. If there is none, it blames a member without which readAll
-// accepts the section.
+// mistakes returns a mistake for each member of a section that readMember refuses. If readAll alone
+// refuses the section, mistakes blames a member without which readAll accepts it. The argument
+// section is nil if the file has none.
 func mistakes(section []byte, readMember, readAll func([]byte) error) (all []mistake) {
 	if section == nil {
 		return nil

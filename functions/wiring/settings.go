@@ -21,7 +21,7 @@ const (
 	EnvConnectSecrets = "DORMOUSE_CONNECT_SECRETS" //nolint:gosec // the name of a variable
 )
 
-// Local is what the emulator of AWS tells functions. On AWS it is empty.
+// Local has the settings that the emulator of AWS passes to functions. On AWS it is the zero value.
 type Local struct {
 	URL      string          // URL of the emulators of Lambda's Invoke API, EventBridge Scheduler and ECS, with a secret path
 	Loopback bool            // the endpoints listen on loopback only, so users may sign in with any name

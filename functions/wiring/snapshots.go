@@ -12,14 +12,14 @@ import (
 )
 
 // Forget removes what an owner has saved in a box, unless a generation later than gen has saved it.
-// An owner is a session, or a principal whose sessions share a workspace. If remembers is true, the
-// server's processes save their memory ("memory": "keep"), which is also removed.
+// An owner is a session, or a principal whose sessions share a workspace. The argument remembers is
+// true for a server with "memory": "keep", whose processes save their memory: Forget also removes
+// that.
 type Forget func(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation, remembers bool) error
 
-// KeepIn parses the location where boxes save workspaces. "folder:PATH" is on this machine: boxes
-// write there themselves, and each function can remove workspaces. For
-// "s3:BUCKET[/PREFIX][?endpoint=URL&region=NAME]", boxes get signed URLs. "" means that nothing is
-// saved.
+// KeepIn parses the location where boxes save workspaces; "" stands for nowhere. Boxes themselves
+// write to "folder:PATH" on this machine. For "s3:BUCKET[/PREFIX][?endpoint=URL&region=NAME]", they
+// get signed URLs.
 //
 // The function forgetIn returns the Forget for a folder. If it is nil, KeepIn refuses "folder:".
 // The region and the endpoint of b.Location are the defaults for a location in S3.

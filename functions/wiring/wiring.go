@@ -53,7 +53,7 @@ type Settings struct {
 	// ConnectSecrets has the client secrets of this endpoint at third parties, by their names in
 	// x-dormouse.connect. ConnectSecrets replaces those in the servers file.
 	ConnectSecrets map[string]string
-	NoConnect      bool // this function calls no third party, and lacks their secrets
+	NoConnect      bool // no third party is called, so their client secrets may be missing
 }
 
 // Parts are the services that the handlers use. Store, Fleet, Runners, Clients, Meter and Log are
@@ -84,10 +84,10 @@ type Parts struct {
 	Bucket    *bucket.Bucket
 }
 
-// Function has the parts from which the handlers of one function are built.
+// Function has what the handlers of one Lambda function, or of dormouse run, are built from.
 type Function struct {
 	Settings
-	Store    storage.Store // the store; Meter counts its use
+	Store    storage.Store // Meter counts its use
 	Relay    relayserver.Config
 	Auth     apikey.Authenticator
 	SignIn   SignIn // tells clients where to get the tokens that Auth accepts; nil if it accepts none

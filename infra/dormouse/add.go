@@ -42,9 +42,9 @@ type addCommand struct {
 	remote string         // URL of a remote server; "" if the server is not remote
 	named  bool           // the user has given a name
 	word   string         // the one word that stands for a server, as typed, such as npx://PACKAGE; "" if the user gave a command or --json
-	source sources.Source // what word stands for
+	source sources.Source // parsed from word
 	hash   string         // SHA-256 that a server.json gives for its bundle; "" for none
-	taken  []string       // names in -e that set options of a bundle and not variables
+	taken  []string       // names given with -e that are options of a bundle, not variables
 	made   []string       // folders that this command has created
 }
 

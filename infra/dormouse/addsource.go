@@ -28,7 +28,7 @@ import (
 // kong does not say where "--" was. No real argument can contain a NUL byte.
 const behind = "\x00"
 
-// markCommand inserts the constant behind after "--" in the arguments of dormouse add.
+// markCommand marks the "--" in the arguments of dormouse add with [behind].
 func markCommand(args []string) []string {
 	if i := slices.Index(args, "--"); args[0] == "add" && i >= 0 {
 		return slices.Insert(slices.Clone(args), i+1, behind)

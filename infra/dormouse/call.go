@@ -163,8 +163,8 @@ func waited(call time.Duration, ready, begun, sent time.Time) string {
 	return fmt.Sprintf("%s, after waking for %s", took(float64(max(0, call).Milliseconds())), seconds(ready.Sub(begun)))
 }
 
-// served returns the server. If the server is on this machine and is not served because values are
-// missing, served asks the user for them.
+// served returns the server to call. If a server on this machine lacks values, it asks the user for
+// them first.
 func (c *callCommand) served(ctx context.Context, t *terminal, to *client) (api.Server, error) {
 	s, err := to.server(ctx, c.Server)
 	if isCode(err, forbidden) && c.remote() {
@@ -537,7 +537,7 @@ func onceFailed(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// info returns the API's description of its endpoint.
+// info returns the description of the endpoint.
 func (c *client) info(ctx context.Context) (info api.Info, err error) {
 	err = c.call(ctx, http.MethodGet, "", nil, &info)
 	return info, err
@@ -548,7 +548,7 @@ func (c *client) info(ctx context.Context) (info api.Info, err error) {
 func (c *client) woke(ctx context.Context, before api.Server, begun time.Time) (ready time.Time) {
 	var status api.Status
 	if before.State == api.Awake || c.call(ctx, http.MethodGet, "processes", nil, &status) != nil {
-		return ready // an error is ignored, because the tool was called
+		return ready
 	}
 	for _, p := range status.Processes {
 		if p.Server == before.Name && p.State == "ready" && p.Since.After(begun) && p.Since.After(ready) {

@@ -22,7 +22,7 @@ type cleaned struct {
 	colors bool // escape sequences that set colors (SGR) may pass
 }
 
-// onTerminal returns a Writer to a file. If the file is a terminal, the Writer is a cleaned.
+// onTerminal returns f, or if f is a terminal, a [cleaned] Writer to it.
 func onTerminal(f *os.File) io.Writer {
 	if !term.IsTerminal(int(f.Fd())) {
 		return f

@@ -40,7 +40,7 @@ type placed struct {
 	storeFlag
 }
 
-// open returns a client for the target. The caller must call its end.
+// open returns a client for the target. The caller must call the client's end function.
 func (t target) open(ctx context.Context) (*client, error) {
 	if t.remote() {
 		u, err := url.Parse(t.URL)
@@ -302,5 +302,5 @@ func (c *client) sessions(ctx context.Context, query url.Values, whole bool) (li
 	}
 }
 
-// onAScreen is how many sessions are listed for a person.
+// onAScreen is how many sessions a command lists without --json.
 const onAScreen = 500

@@ -110,7 +110,6 @@ type printing struct {
 	JSON bool `help:"Print JSON."`
 }
 
-// show prints v as JSON if --json is set, and calls text if not.
 func (p printing) show(t *terminal, v any, text func() error) error {
 	if p.JSON {
 		return t.printJSON(v)
@@ -203,7 +202,7 @@ func folded(cells string, width int) string {
 	return out.String()
 }
 
-// leastWidth is the smallest width in which folded breaks a text of the last column.
+// leastWidth is the smallest width at which the texts of the last column are broken into lines.
 const leastWidth = 30
 
 // indent begins each further line of a folded row.

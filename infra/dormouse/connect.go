@@ -177,7 +177,7 @@ func (c *connectCommand) inFile() (all, hosted []string, err error) {
 	return all, slices.DeleteFunc(slices.Clone(all), func(name string) bool { return file.Reason(name) != "" }), nil
 }
 
-// ways is the JSON output of paste about one server.
+// ways has the texts and links that connect a client to one server, in JSON output.
 type ways struct {
 	Name string             `json:"name"`
 	URL  string             `json:"url"`
@@ -261,9 +261,9 @@ func (c *connectCommand) remove(t *terminal, of clientfile.Client) error {
 	})
 }
 
-// change changes the client's file, saves a copy of the old one, and prints the difference. The
-// argument same is the end of the message if nothing has changed.
-func (c *connectCommand) change(t *terminal, client clientfile.Client, same string, edit func(before []byte) (after []byte, names []string, err error)) error {
+// change changes the client's file, saves a copy of the old one, and prints the difference. If
+// nothing has changed, it prints the path of the file and unchanged.
+func (c *connectCommand) change(t *terminal, client clientfile.Client, unchanged string, edit func(before []byte) (after []byte, names []string, err error)) error {
 	path := c.File
 	if path == "" {
 		path = t.machine().Path(client.File)
@@ -296,7 +296,7 @@ func (c *connectCommand) change(t *terminal, client clientfile.Client, same stri
 		return t.printJSON(done)
 	}
 	if !done.Changed {
-		_, err := fmt.Fprintf(t.out, "%s %s\n", path, same)
+		_, err := fmt.Fprintf(t.out, "%s %s\n", path, unchanged)
 		return err
 	}
 	for line := range strings.Lines(lineDiff(string(before), string(after))) {

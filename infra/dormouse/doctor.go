@@ -62,7 +62,7 @@ func bad(check, says, todo string) finding { return finding{Check: check, Says: 
 type doctor struct {
 	*doctorCommand
 	t       *terminal
-	cfg     local.Config      // configuration of the dormouse run that is up, or of one with these flags
+	cfg     local.Config      // from the flags, with Access and Guests of the dormouse run that is up
 	file    *serversfile.File // nil if it cannot be read
 	wrong   []error           // mistakes in the servers file
 	machine *client           // nil if no dormouse run is up

@@ -72,7 +72,6 @@ func (d *doctor) proxy(ctx context.Context) (f finding, at time.Time) {
 	return good(check, "dormouse answers at %s", d.URL), at
 }
 
-// took returns f with a duration.
 func (f finding) took(d time.Duration) finding {
 	f.MS = float64(d.Microseconds()) / 1000
 	return f
@@ -120,7 +119,7 @@ func (d *doctor) start(ctx context.Context, seen *starts) (all []finding) {
 		return []finding{bad("start", err.Error(), "make the temporary folder writable, or set TMPDIR")}
 	}
 	defer func() { _ = os.RemoveAll(data) }() // an error is ignored: what is left does no harm
-	// Only this command can call the server here. But the server gets the same sandbox as with d.cfg.
+	// Guests confines the server as dormouse run would, though only this command can call it here.
 	host := local.Config{Servers: d.Servers, EnvFiles: d.EnvFile, Data: data, Guests: d.cfg.HasGuests(), Native: d.t.program.Native}
 	if seen != nil {
 		host.Events = seen.take
@@ -143,6 +142,7 @@ const shown = 10
 
 // lastLines returns the last lines of the output of a server's processes.
 func lastLines(ctx context.Context, data, server string) (lines []string) {
+	// An error is ignored: the finding already says why the server failed.
 	_ = use(ctx, target{Data: data}, patience, func(ctx context.Context, to *client) error {
 		query := url.Values{"of": {server}, "lines": {fmt.Sprint(shown)}}
 		body, err := to.stream(ctx, http.MethodGet, "logs?"+query.Encode(), nil)
@@ -159,7 +159,7 @@ func lastLines(ctx context.Context, data, server string) (lines []string) {
 				lines = append(lines, strings.TrimRight(line, "\n"))
 			}
 		}
-	}) // without these lines, doctor shows only the reason of the failure
+	})
 	return lines[max(0, len(lines)-shown):]
 }
 

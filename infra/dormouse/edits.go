@@ -11,8 +11,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// editsOf returns the edits of the servers file that the console offers. They do the same as the
-// commands add, enable, disable and env set of dormouse.
+// editsOf returns the edits of the servers file that the console offers. They do what dormouse add,
+// enable, disable and env set do.
 func (t *terminal) editsOf(servers, data string) api.Edits {
 	file := serversFile{fileFlag{servers}}
 	change := func(names []string, use func(f *edited, name string) error) error {

@@ -102,7 +102,7 @@ func writeText(path string, text []byte, mode fs.FileMode) error {
 	if to, err := filepath.EvalSymlinks(path); err == nil {
 		path = to
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // as an editor makes a project's folder
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // the mode of the file protects its content
 		return err
 	}
 	return durable.WriteFile(path, text, mode)

@@ -17,7 +17,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// Installed servers and Python in the image of the boxes. infra/image has the same values.
+// Where the image of the boxes has installed servers and Python. infra/image has the same values.
 const (
 	bakedAt       = "/usr/local/share/dormouse/installs"
 	imagePython   = "/usr/bin/python3"

@@ -114,9 +114,8 @@ func openExisting(ctx context.Context, data string) (storage.Store, error) {
 	return openStore(ctx, "", data)
 }
 
-// recordedTools returns the tools in a server's handshake record, which keeps the server's last
-// answers: the record of callers without a key, or else of the default tenant. list.Tools is nil if
-// there is no record.
+// recordedTools returns the tools that a server last listed to callers without a key, or else to the
+// default tenant. list.Tools is nil if the store has no such list.
 func recordedTools(ctx context.Context, store storage.Store, s serversfile.Server) (list api.Tools, err error) {
 	for _, tenant := range []string{apikey.LocalTenant, "default"} {
 		tools, taken, err := api.Options{Store: store}.Known(ctx, tenant, s)

@@ -22,8 +22,8 @@ import (
 
 // preparation names servers that are to be installed and started once.
 type preparation struct {
-	servers string   // path of the servers file
-	data    string   // data folder
+	servers string // path of the servers file
+	data    string
 	names   []string // names of the servers
 	shows   *waits   // where the phases are shown
 	accepts bool     // whether to accept tools after the start, even if they have changed

@@ -115,8 +115,8 @@ func variablesIn(texts []string) (names []string) {
 	return names
 }
 
-// shareKey saves --key, the key for the registry, also for the server. It does so if the server has
-// the registry's origin, and its server.json asks for a bearer key that is not set.
+// shareKey saves --registry-key as the key of the server too, if the server has the registry's origin
+// and its server.json asks for a bearer key that is not set.
 func (c *addCommand) shareKey(e serversedit.Entry, f *edited) error {
 	i := slices.IndexFunc(e.Headers, func(h serversedit.Variable) bool { return strings.EqualFold(h.Name, "Authorization") })
 	if c.Key == "" || i < 0 || origin(e.URL) != origin(c.Registry) {

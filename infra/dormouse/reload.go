@@ -188,8 +188,8 @@ func check(cfg local.Config) checked {
 	return found
 }
 
-// readServers reads a servers file as dormouse run does. The result mistakes has those of the whole
-// file and of single servers. The result c is nil if dormouse run would not start.
+// readServers reads a servers file as dormouse run does. The mistakes are those of the whole file
+// and of single servers. The result c is nil if dormouse run would not start.
 func readServers(cfg local.Config) (c *serversfile.File, warnings []serversfile.Warning, mistakes []error) {
 	read := local.Check(cfg)
 	switch joined, ok := read.Wrong.(interface{ Unwrap() []error }); {

@@ -107,7 +107,6 @@ func (c *runCommand) Validate() error {
 	return c.certificates().Check()
 }
 
-// certificates returns the TLS settings.
 func (c *runCommand) certificates() certs.Settings {
 	s := certs.Settings{Domain: c.Secure.TLS, Directory: c.Trials.Authority, Cert: c.Secure.Cert, Key: c.Secure.Key}
 	if c.Listen == "" && s.Domain != "" {

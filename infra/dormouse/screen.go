@@ -42,7 +42,7 @@ func (s screen) Close() {
 // rewritten, except in CI and if TERM is dumb.
 func (c says) display(out io.Writer, getenv func(string) string) display.Options {
 	o := display.Options{Out: out, Verbose: c.Verbose, Version: builtAs().Version, Stamps: getenv("JOURNAL_STREAM") == ""}
-	out = raw(out) // the display itself removes control characters of others
+	out = raw(out) // the display removes control characters itself
 	o.Out = out
 	f, ok := out.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {

@@ -80,8 +80,8 @@ func (p ofPrincipal) known(ctx context.Context, store storage.Store) (bool, erro
 	return false, nil
 }
 
-// sayStrange tells the user that a principal may be mistyped. Users who sign in have no key, and no
-// session before their first call.
+// sayStrange warns that a principal may be mistyped. It is no error, because users who sign in have
+// no key, and no session before their first call.
 func (t *terminal) sayStrange(principal string) {
 	_, _ = fmt.Fprintf(t.err, "no key and no session of %s is known: is it mistyped?\n", principal)
 }

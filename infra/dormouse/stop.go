@@ -75,7 +75,7 @@ type giveCommand struct {
 // Run hands a session over to another principal.
 func (c *giveCommand) Run(t *terminal) error {
 	return use(context.Background(), c, patience, func(ctx context.Context, to *client) error {
-		// If the caller may not see the keys, nothing says whether the principal is mistyped.
+		// Only a caller who may list keys and sessions learns that the principal may be mistyped.
 		keys, lacks := to.keys(ctx, "")
 		of, _, err := to.sessions(ctx, url.Values{"principal": {c.Principal}}, false)
 		strange := cmp.Or(lacks, err) == nil && len(of) == 0 && !slices.ContainsFunc(keys, func(k api.Key) bool { return k.Principal == c.Principal })

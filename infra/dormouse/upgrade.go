@@ -36,7 +36,7 @@ func (c *upgradeCommand) Validate() error {
 	return nil
 }
 
-// newer is a server whose entry names a version of its package, and the newest version.
+// newer has the version of a package in a server's entry, and the newest version.
 type newer struct {
 	Name    string `json:"name"`
 	Package string `json:"package"`
@@ -193,7 +193,7 @@ func (c *upgradeCommand) apply(ctx context.Context, t *terminal, f *edited, s ne
 		err = all[0].err
 	}
 	if errors.Is(err, errNotTaken) {
-		err = nil // the dormouse run that is up serves another file
+		err = nil // the dormouse run that is up does not serve this file, so it need not start the server
 	}
 	if err != nil {
 		f.undo()

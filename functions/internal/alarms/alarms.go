@@ -1,4 +1,4 @@
-// Package alarms reads how a function sets the alarms of native servers. It is separate from
+// Package alarms reads how a Lambda function sets the alarms of native servers. It is separate from
 // package boot because it links the MCP Go SDK, which the relay function does not need.
 package alarms
 
@@ -31,8 +31,8 @@ func Open() (endpoints.Alarms, error) {
 	}, nil
 }
 
-// Scheduler returns only the scheduler of [Open]. It is for a function that ends sessions and
-// executes no alarm, and so has no right to invoke another function.
+// Scheduler returns only the scheduler of [Open]. It is for a Lambda function that may not invoke
+// another one: it cancels alarms of the sessions that it ends, and executes none.
 func Scheduler() (native.Scheduler, error) {
 	c, err := read()
 	if c == nil {

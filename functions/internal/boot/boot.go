@@ -41,9 +41,9 @@ const (
 	// store does not have.
 	EnvDashboard = "DORMOUSE_DASHBOARD"
 
-	// EnvCallLogs has the names of the log groups in which the console searches for calls,
-	// separated by commas. The last one is the log group of the relay function; only the bodies
-	// of calls are searched there. If the variable is empty, the console cannot search for calls.
+	// EnvCallLogs has the names of log groups, separated by commas; the last one is that of the
+	// relay function. The console searches all but the last one for calls, and all for the
+	// arguments and results of calls. If the variable is empty, it cannot search.
 	EnvCallLogs = "DORMOUSE_CALL_LOGS"
 
 	// EnvClientSecret is the client secret of this endpoint at the identity provider. The oauth

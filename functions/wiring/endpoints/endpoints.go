@@ -117,9 +117,9 @@ func optionsOf(f *wiring.Function, b *native.Backend, clients storage.Clients, c
 	return o
 }
 
-// Operators returns the options of the API for operators in a function. The callers of the API need
-// an API key with the role viewer, auditor or operator, or have signed in to the console. The API
-// shows only what is in the store. It acts on sessions and native servers through b.
+// Operators returns options of the API for operators: the API shows only what is in the store, and
+// acts on sessions and native servers through b. Its callers need an API key with the role viewer,
+// auditor or operator, or have signed in to the console.
 func Operators(f *wiring.Function, b *native.Backend) api.Options {
 	return api.Options{
 		Info: api.Info{Place: api.PlaceStack, SignIn: signIn(f)}, Store: f.Store, Servers: func() *serversfile.File { return f.Servers },
@@ -181,8 +181,8 @@ func limit(f *wiring.Function, o *transport.Options) {
 	}
 }
 
-// Janitor returns a Backend for a function that executes no native server. When a call of a native
-// server must go on, the Backend starts the HTTP function with alarms.Invoke.
+// Janitor returns a Backend for a Lambda function that executes no native server. When a call of a
+// native server must go on, the Backend starts the HTTP function with alarms.Invoke.
 func Janitor(f *wiring.Function, alarms Alarms) *native.Backend {
 	if alarms.Invoke == nil {
 		alarms.Invoke = func(context.Context, []byte) error {
@@ -217,7 +217,7 @@ func CheckNative(s serversfile.Server, compiled native.Servers) error {
 	return fmt.Errorf("this program has no native server %q; it has %s", s.Native, there)
 }
 
-// remotes is the client of remote servers in this process. It outlives the handlers, so that new
+// remotes is this process's client of remote servers. It outlives the handlers, so that new
 // handlers use its open connections.
 var remotes = sync.OnceValue(remote.New)
 

@@ -30,16 +30,16 @@ type Logs struct {
 }
 
 const (
-	searchWithin = 22 * time.Second // less than the timeout of the function
+	searchWithin = 22 * time.Second // shorter than the timeout of the console's Lambda function
 	searchAgain  = 500 * time.Millisecond
 	searchSince  = 24 * time.Hour // how far back a search goes by default
 	searchMost   = 31 * 24 * time.Hour
 	maxAnswer    = 8 << 20
 )
 
-// Calls returns the newest calls. It does not find calls that ended after the response to their
-// request. The code of an error is Unavailable, or Invalid if a name cannot be in a query, or if
-// q.Since is longer ago than searchMost.
+// Calls returns the newest calls. It does not find calls that went on after their request ended.
+// The code of an error is Unavailable, or Invalid if a name cannot be in a query, or if q.Since is
+// longer ago than searchMost.
 func (l *Logs) Calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
 	ctx, cancel := context.WithTimeout(ctx, searchWithin)
 	defer cancel()
@@ -146,8 +146,8 @@ func queryOf(q api.CallQuery) (string, error) {
 		text + "\n| sort @timestamp desc", err
 }
 
-// filter returns the filter line of a query, with the conditions in where and one for each field.
-// The arguments fields alternate names and values; a field with value "" is left out.
+// filter returns the filter line of a query. It joins the conditions in where with one for each pair
+// of a name and a value in fields; a pair with the value "" sets no condition.
 func filter(where []string, fields ...string) (string, error) {
 	for pair := range slices.Chunk(fields, 2) {
 		if pair[1] == "" {

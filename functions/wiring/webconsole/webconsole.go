@@ -22,8 +22,8 @@ import (
 
 // Handler returns the console of a Function. The argument schedule cancels alarms of native
 // servers, and logs searches for calls; either may be nil. The page links to dashboardURL, for data
-// that the store does not have. The page calls servers at their own endpoints, so this function
-// needs no right to start boxes.
+// that the store does not have. The page calls servers at their own endpoints, so the Lambda
+// function of the console needs no right to start boxes.
 func Handler(f *wiring.Function, schedule native.Scheduler, dashboardURL string, logs *Logs) http.Handler {
 	own := endpoints.Operators(f, endpoints.Janitor(f, endpoints.Alarms{Schedule: schedule}))
 	own.Info.URL, own.Info.Dashboard = f.PublicURL, dashboardURL

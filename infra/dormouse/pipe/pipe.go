@@ -49,7 +49,6 @@ type Config struct {
 	Log      io.Writer    // sentences for the user, one a line
 }
 
-// Times and sizes.
 const (
 	lingers    = 30 * time.Second       // how long Run waits for responses after the client has closed its end
 	leavesIn   = 2 * time.Second        // timeout of the request that ends the session
@@ -193,7 +192,7 @@ func (p *pipe) take(line []byte, flights *sync.WaitGroup) {
 			return slices.ContainsFunc(o.waits, func(w json.RawMessage) bool { return wire.SameID(w, id) })
 		}
 	}
-	if c.msg.Method == wire.NotifyCancelled && modern { // in 2026-07-28, a client cancels a request over HTTP by closing it
+	if c.msg.Method == wire.NotifyCancelled && modern { // in 2026-07-28, a client cancels a call by aborting its HTTP request
 		c.cancel()
 		p.cancelCalls(cancelled)
 		return
@@ -301,7 +300,7 @@ func (p *pipe) hand(c *call, raw []byte) {
 func (p *pipe) print(raw []byte) {
 	p.out.Lock()
 	defer p.out.Unlock()
-	_, _ = p.Out.Write(append(bytes.Clone(wire.Compact(bytes.TrimSpace(raw))), '\n')) // if the client is gone, it has closed its other end too
+	_, _ = p.Out.Write(append(bytes.Clone(wire.Compact(bytes.TrimSpace(raw))), '\n')) // an error is ignored: if the client is gone, In ends too
 }
 
 // fail sends an error response for those requests of a call that have no response yet. It sends

@@ -20,7 +20,7 @@ func (p *pipe) stand() {
 	c.ctx, c.cancel = context.WithCancel(p.ctx)
 	go func() {
 		defer c.cancel()
-		resp, fault := p.do(c, http.MethodGet, nil, session, "", func() {}) //nolint:bodyclose // stream closes it
+		resp, fault := p.do(c, http.MethodGet, nil, session, "", func() {}) //nolint:bodyclose // p.stream closes it
 		close(up)
 		if fault == nil && resp.StatusCode == http.StatusOK {
 			p.stream(c, resp)
@@ -57,7 +57,7 @@ func (p *pipe) stream(c *call, resp *http.Response) {
 				wait = rest // the endpoint has asked for a shorter pause
 			}
 			var again bool
-			if resp, again = p.resume(c, session, last, wait); resp != nil { //nolint:bodyclose // events closes it
+			if resp, again = p.resume(c, session, last, wait); resp != nil { //nolint:bodyclose // p.events closes it
 				break
 			}
 			if !again || !c.standing && time.Since(lost) > lostWithin {

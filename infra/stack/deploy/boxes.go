@@ -38,7 +38,7 @@ func (p *program) boxes(ctx context.Context) error {
 	return p.set(ctx, s, "BoxFunctions", "on")
 }
 
-// boxesEnd is the end of the name of the stack that boxes deploys.
+// boxesEnd, after the name of the first stack, makes the name of the second one.
 const boxesEnd = "-boxes"
 
 // set gives one parameter of the stack another value, and waits until the stack is updated. The

@@ -108,7 +108,7 @@ func (d *diagnosis) account(ctx context.Context) error {
 		return nil
 	}
 	if kept > fewInvocations {
-		free += kept * 6 / 10 // the stack's own functions have reserved these
+		free += kept * 6 / 10 // which the stack's own functions reserve: see Shares in template.yaml
 	}
 	if d.stack != nil {
 		for _, name := range []string{"HttpConcurrency", "RelayConcurrency"} { // parameters of older releases
@@ -131,8 +131,8 @@ func (d *diagnosis) account(ctx context.Context) error {
 	return nil
 }
 
-// withFargate has the regions in which some zones lack Fargate. It lists the zones that
-// network.yaml uses there.
+// withFargate has the zones with Fargate that network.yaml uses, for each region in which other zones
+// lack Fargate.
 var withFargate = map[string][]string{ //nolint:gochecknoglobals // read only
 	"us-west-1": {"usw1-az1", "usw1-az3"}, "ap-northeast-1": {"apne1-az1", "apne1-az4"},
 }

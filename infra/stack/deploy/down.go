@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// tickets is a path in Systems Manager. The parameter with the name of a stack there has the secret
-// that encrypts the stack's tickets, which let boxes write events.
+// tickets begins the name of a parameter in Systems Manager, and the name of a stack ends it. The
+// parameter has the secret that encrypts the stack's tickets, which let boxes write events.
 const tickets = "/dormouse.tickets/"
 
 const (

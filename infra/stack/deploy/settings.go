@@ -20,8 +20,8 @@ type settings struct {
 	confirm bool // the user is to confirm each change
 }
 
-// readSettings reads a section of text, the content of samconfig.toml. The section may be one that
-// sam deploy --guided has written.
+// readSettings reads a section of samconfig.toml. The section may be one that sam deploy --guided has
+// written.
 func readSettings(text, section string) (settings, error) {
 	type parameters struct {
 		Stack     string `toml:"stack_name"`

@@ -8,7 +8,6 @@ import (
 	"strings"
 )
 
-// stack is a stack of CloudFormation.
 type stack struct {
 	ID      string // its ARN
 	Status  string
