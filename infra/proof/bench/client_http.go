@@ -90,7 +90,7 @@ func (c *httpClient) close(ctx context.Context) error {
 // drop cuts the connections of the client and does not end the session.
 func (c *httpClient) drop() { c.http.CloseIdleConnections() }
 
-// post sends a message. The response has status 200 or 202, and the caller closes its body.
+// post sends a message. The response has a status of success, and the caller closes its body.
 func (c *httpClient) post(ctx context.Context, body []byte) (*http.Response, error) {
 	header := http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
 	return c.do(ctx, http.MethodPost, c.address, header, body)

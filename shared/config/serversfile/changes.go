@@ -101,9 +101,8 @@ func (c *File) has(name string) bool {
 	return ok || slices.ContainsFunc(c.rejected, func(r Rejection) bool { return r.Name == name })
 }
 
-// Removed says when a server was removed from the file, in words for its users: `server
-// old was removed from the servers file at 12:41`. It is "" for a server that is in the
-// file, and for one that never was.
+// Removed says when a server that was served was removed from the file, in words for its users: `server
+// old was removed from the servers file at 12:41`. It is "" for any other name.
 func (c *File) Removed(name string) string { return c.removed[name] }
 
 // differs returns the parts in which s differs from another version of the server, nil for none.

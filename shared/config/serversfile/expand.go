@@ -25,9 +25,9 @@ type variables struct {
 	principals bool
 }
 
-// InputVariable returns the variable that gives the value of `${input:ID}`. Its name is
-// the id in capitals, with an underscore for every character that is neither letter nor
-// digit.
+// InputVariable returns the variable that gives the value of `${input:ID}`. Its name is the id in
+// capitals, with an underscore for every character that is no ASCII letter or digit, and one before a
+// digit at the beginning.
 func InputVariable(id string) string {
 	name := strings.Map(func(c rune) rune {
 		if c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' {

@@ -133,8 +133,7 @@ func (s Server) GoString() string { return s.String() }
 // MarshalJSON returns String as JSON, so that no log prints secrets.
 func (s Server) MarshalJSON() ([]byte, error) { return json.Marshal(s.String()) }
 
-// digest hashes a JSON list in which every part has a fixed position, so different
-// servers never give the same bytes.
+// digest hashes a JSON list, which differs for servers that behave differently.
 func (s Server) digest() string {
 	env := hashed(s.Env)
 	// The leading number is the version of this list: raise it when the list changes.
