@@ -17,7 +17,7 @@ import (
 // file. [New] checks the settings.
 func ReadAccess(servers *serversfile.File, publicURL, secret string) (*resourceserver.Settings, error) {
 	var s resourceserver.Settings
-	if section := servers.Access(); section != nil { // without this section, a cold start need not decode anything
+	if section := servers.Access(); section != nil {
 		var err error
 		if s, err = resourceserver.ReadSettings(section); err != nil {
 			return nil, err

@@ -170,7 +170,6 @@ func mistakes(section []byte, readMember, readAll func([]byte) error) (all []mis
 	return []mistake{{keys[i], err.Error()}}
 }
 
-// encode returns a JSON object with these members.
 func encode(members map[string]json.RawMessage) []byte {
 	text, err := json.Marshal(members)
 	if err != nil {

@@ -12,9 +12,8 @@ import (
 )
 
 // Forget removes what an owner has saved in a box, unless a generation later than gen has saved it.
-// An owner is a session, or a principal whose sessions share a workspace. The argument remembers is
-// true for a server with "memory": "keep", whose processes save their memory: Forget also removes
-// that.
+// An owner is a session, or a principal whose sessions share a workspace. If remembers is true,
+// Forget also removes the memory that the server's processes have saved ("memory": "keep").
 type Forget func(ctx context.Context, box storage.BoxID, owner string, gen storage.Generation, remembers bool) error
 
 // KeepIn parses the location where boxes save workspaces; "" stands for nowhere. Boxes themselves

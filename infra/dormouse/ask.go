@@ -121,7 +121,6 @@ func openVariables(servers string) (*variables, error) {
 	return v, nil
 }
 
-// save writes the file if it has changed.
 func (v *variables) save() error {
 	if bytes.Equal(v.Text(), v.before) {
 		return nil

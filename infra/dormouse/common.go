@@ -15,7 +15,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// Exit codes.
 const (
 	exitDone   = 0
 	exitFailed = 1
@@ -43,7 +42,6 @@ func notUp(ctx context.Context, data string) error {
 	return failure{exitNotUp, fmt.Errorf("dormouse run is not up with %s: start it, or %s", data, how)}
 }
 
-// Flags that several commands have in common.
 type (
 	fileFlag struct {
 		Servers string `default:"servers.json" type:"path" help:"The servers file."`

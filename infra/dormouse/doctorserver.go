@@ -105,7 +105,7 @@ func (d *doctor) server(ctx context.Context) []finding {
 		return []finding{bad("path", err.Error(), "correct command in the servers file, or install it")}
 	}
 	if d.machine != nil {
-		_, _ = d.machine.reload(ctx, []string{d.Server}) // an error is ignored: reload only makes dormouse run forget the recorded lists of the server, which the checks do not need
+		_, _ = d.machine.reload(ctx, []string{d.Server}) // an error is ignored: the checks do not need the lists that dormouse run forgets
 	}
 	return append([]finding{good("path", "%s", path)}, d.start(ctx, newStarts(d.Server))...)
 }

@@ -20,7 +20,7 @@ import (
 
 type upNote struct {
 	Data string `json:"data"` // absolute path of the data folder
-	URL  string `json:"url"`  // URL of the endpoint
+	URL  string `json:"url"`
 }
 
 // notesFolder returns the folder of the notes. It returns "" if the folder is missing, or if

@@ -299,7 +299,6 @@ func inUnit(word string, command bool) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`, "\t", `\t`).Replace(word) + `"`
 }
 
-// plist returns the property list for launchd.
 func (m *serviceManager) plist(c *installServiceCommand) string {
 	text := func(s string) string {
 		var b strings.Builder

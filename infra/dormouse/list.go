@@ -126,7 +126,6 @@ func recordedTools(ctx context.Context, store storage.Store, s serversfile.Serve
 	return list, nil
 }
 
-// printNotes prints remarks about the servers file.
 func printNotes(out io.Writer, notes []string) error {
 	if len(notes) == 0 {
 		return nil

@@ -24,9 +24,9 @@ import (
 type preparation struct {
 	servers string // path of the servers file
 	data    string
-	names   []string // names of the servers
-	shows   *waits   // where the phases are shown
-	accepts bool     // whether to accept tools after the start, even if they have changed
+	names   []string
+	shows   *waits // where the phases are shown
+	accepts bool   // whether to accept tools after the start, even if they have changed
 }
 
 // outcome is the result of installing and starting a server once.
@@ -203,7 +203,6 @@ func preparable(servers string, only []string) (names []string, err error) {
 	return enabled(file), nil
 }
 
-// enabled returns the names of the servers that are not disabled.
 func enabled(file *serversfile.File) []string {
 	return slices.DeleteFunc(file.Names(), func(name string) bool { s, _ := file.Server(name); return s.Disabled })
 }

@@ -61,11 +61,11 @@ func (c *setSecretCommand) Run(t *terminal) error {
 	})
 }
 
-// mostSearched is among how many sessions known looks for a principal: ten reads of the store.
+// mostSearched is how many sessions are searched for a principal, which takes ten reads of the store.
 const mostSearched = 10_000
 
-// known reports whether there is a key or a session of the principal. It reports true if it has not
-// looked at all sessions.
+// known reports whether there is a key or a session of the principal. It also reports
+// true if there are more sessions than mostSearched.
 func (p ofPrincipal) known(ctx context.Context, store storage.Store) (bool, error) {
 	keys, err := apikey.List(ctx, store, p.Tenant)
 	if err != nil || slices.ContainsFunc(keys, func(k storage.Key) bool { return k.Principal == p.Principal }) {

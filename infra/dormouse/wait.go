@@ -135,7 +135,6 @@ func (w *waits) clear() []byte {
 	return out.Bytes()
 }
 
-// draw writes the current lines.
 func (w *waits) draw() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

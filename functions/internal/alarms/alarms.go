@@ -41,11 +41,10 @@ func Scheduler() (native.Scheduler, error) {
 	return eventbridge.New(*c), nil
 }
 
-// read reads the configuration in [Env].
 func read() (*eventbridge.Config, error) {
 	text := os.Getenv(Env)
 	if text == "" {
-		return nil, nil //nolint:nilnil // a function without alarms is valid
+		return nil, nil //nolint:nilnil // alarms are optional
 	}
 	var c eventbridge.Config
 	err := json.Unmarshal([]byte(text), &c)

@@ -166,7 +166,6 @@ func newMeter(metrics string) *meter.Meter {
 	return meter.New(meter.Options{MemoryMB: memory, Started: time.Now(), Metrics: metrics})
 }
 
-// fail logs why a function cannot start, and exits.
 func fail(err error) {
 	slog.New(slog.NewJSONHandler(os.Stderr, nil)).Error("function cannot start", "error", err)
 	os.Exit(1)

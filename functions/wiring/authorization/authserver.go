@@ -1,6 +1,6 @@
 // Package authorization builds the pages for browsers: those of the authorization server, and
 // those where users connect accounts at third parties. It is separate from package wiring because
-// it links an OpenID Connect client, which other functions do not need.
+// it links an OpenID Connect client, which other Lambda functions do not need.
 package authorization
 
 import (

@@ -125,7 +125,6 @@ func (l *Logs) search(ctx context.Context, text string, groups []string, since t
 	}
 }
 
-// queryOf returns the Insights query for calls.
 func queryOf(q api.CallQuery) (string, error) {
 	where := []string{`ispresent(tool)`, `outcome in ["done", "failed", "refused"]`}
 	if q.Failed {
@@ -171,9 +170,8 @@ func quoted(name string) (string, error) {
 }
 
 type found struct {
-	Status  string
-	Results [][]struct{ Field, Value string }
-	// Statistics are those of the search so far.
+	Status     string
+	Results    [][]struct{ Field, Value string }
 	Statistics struct {
 		BytesScanned float64
 	}
@@ -215,7 +213,6 @@ func cells(row []struct{ Field, Value string }) map[string]string {
 	return of
 }
 
-// start starts a search and returns its id.
 func (l *Logs) start(ctx context.Context, query map[string]any) (string, error) {
 	var begun struct{ QueryID string }
 	err := l.ask(ctx, "Logs_20140328.StartQuery", query, &begun)

@@ -37,7 +37,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
-// Config describes a pipe.
+// Config has the endpoint and the streams of a call of [Run].
 type Config struct {
 	URL      string       // URL of the endpoint; http or https
 	Key      string       // sent as a bearer token; if "", the user signs in when the endpoint requires it

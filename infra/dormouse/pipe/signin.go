@@ -48,7 +48,7 @@ type signIn struct {
 
 // kept is the content of the file with the tokens for an endpoint.
 type kept struct {
-	URL      string           `json:"url"` // URL of the endpoint
+	URL      string           `json:"url"`
 	ClientID string           `json:"client_id"`
 	Secret   string           `json:"client_secret,omitempty"` // client secret, if the authorization server gave one
 	TokenURL string           `json:"token_url"`

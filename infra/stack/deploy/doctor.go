@@ -17,7 +17,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// Limits of AWS.
+// Limits of AWS, and what the stack takes of one.
 const (
 	fewInvocations   = 100  // concurrent invocations that Lambda keeps unreserved in each account
 	usualVPCs        = 5    // VPCs that an account may have in a region, unless AWS has raised the limit
