@@ -9,8 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/ecs"
 )
 
-// taskStopped is the detail type of an event of Dormouse about one stopped task. Events of the
-// schedule have another detail type.
+// taskStopped is the detail type of an event of Dormouse about one stopped task.
 const taskStopped = "Dormouse Task Stopped"
 
 type event struct{ events.CloudWatchEvent }

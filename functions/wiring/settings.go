@@ -27,7 +27,7 @@ type Local struct {
 	Loopback bool            // the endpoints listen on loopback only, so users may sign in with any name
 	Since    time.Time       // when the emulators started; boxes that started earlier ended with an earlier emulator
 	Place    string          // where boxes run; "" runs them as processes of this machine
-	Limits   sessions.Limits // limits of sessions that tests shorten
+	Limits   sessions.Limits // which tests shorten
 
 	Origins    []string // the value for Settings.Origins
 	ShowErrors bool     // the value for Settings.ShowErrors

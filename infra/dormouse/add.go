@@ -284,11 +284,11 @@ func (c *addCommand) project(words string) string {
 	}
 	folder, with := cmp.Or(c.Cwd, "."), *c
 	with.word, with.Command = "", slices.Clone(c.Command)
-	found := false // an argument names an existing file
+	namesFile := false
 	for i, arg := range c.Command[1:] {
 		if info, err := os.Stat(filepath.Join(folder, arg)); err == nil && !info.IsDir() {
 			folder, with.Command[1+i] = filepath.Dir(filepath.Join(folder, arg)), filepath.Base(arg)
-			found = true
+			namesFile = true
 			break
 		}
 	}
@@ -302,7 +302,7 @@ func (c *addCommand) project(words string) string {
 	case !strings.Contains(words, "ModuleNotFoundError") || c.HostPath != "":
 		return ""
 	case !here("pyproject.toml") && !here("requirements.txt"):
-		if !found { // nothing shows that the program is a script of the user
+		if !namesFile { // nothing shows that the program is a script of the user
 			return ""
 		}
 		with.HostPath, with.Cwd = folder, ""

@@ -76,7 +76,7 @@ func (e *edited) undo() {
 	}
 	back(e.path, e.Text(), e.before)
 	if env, err := readText(e.env.path, serversfile.MaxFile); err == nil && bytes.HasPrefix(env, e.env.before) {
-		back(e.env.path, env, e.env.before) // add may have appended values since: it has asked the user for them
+		back(e.env.path, env, e.env.before) // dormouse add may have appended values that the user has typed since
 	}
 }
 

@@ -18,8 +18,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// ofRegistry returns the entry for the server that a server.json describes, in the registry, in a
-// file or at a URL. -e sets the variables that the server.json asks for.
+// ofRegistry returns the entry for a server from its server.json, which is in the registry, in a file
+// or at a URL. -e sets the variables that the server.json asks for.
 func (c *addCommand) ofRegistry(ctx context.Context, t *terminal, f *edited) (entry serversedit.Entry, version string, err error) {
 	text, err := c.serverJSON(ctx, t)
 	if err != nil {

@@ -120,7 +120,7 @@ type checkCommand struct {
 
 type checked struct {
 	Servers  []string `json:"servers"`  // those that can be served
-	Mistakes []remark `json:"mistakes"` // each prevents that its server, or the whole file, is served
+	Mistakes []remark `json:"mistakes"` // each keeps its server, or the whole file, from being served
 	Warnings []remark `json:"warnings"`
 }
 

@@ -54,8 +54,8 @@ func (l *Logs) Calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
 	return f.calls(q), nil
 }
 
-// mostBodies is the largest number of lines with bodies in one response of CloudWatch. Each has up
-// to 180 KB.
+// mostBodies is how many log lines with arguments or results [Logs.Bodies] asks for. Each has up to
+// 180 KB.
 const mostBodies = 40
 
 // Bodies returns the arguments and results of the newest calls. The log lines are encrypted with
