@@ -371,26 +371,32 @@ func (l *Ledger) Keep(ctx context.Context) {
 				continue
 			}
 			b, err := l.Bill(ctx)
+			if err == nil {
+				err = l.save(b)
+			}
 			if err != nil {
 				l.log.Warn("usage not saved; trying again in a minute", "error", err)
-				continue
+				l.mu.Lock()
+				l.changed = true
+				l.mu.Unlock()
 			}
-			l.save(b)
 		}
 	}
 }
 
 // Close saves the ledger for the last time. Call it when all boxes have stopped.
-func (l *Ledger) Close() { l.save(l.until(time.Now(), nil)) }
-
-func (l *Ledger) save(b Bill) {
-	text, err := json.MarshalIndent(b, "", " ")
-	if err == nil {
-		err = durable.WriteFile(l.path, text, 0o600)
-	}
-	if err != nil {
+func (l *Ledger) Close() {
+	if err := l.save(l.until(time.Now(), nil)); err != nil {
 		l.log.Warn("usage not saved", "error", err)
 	}
+}
+
+func (l *Ledger) save(b Bill) error {
+	text, err := json.MarshalIndent(b, "", " ")
+	if err != nil {
+		return err
+	}
+	return durable.WriteFile(l.path, text, 0o600)
 }
 
 // take reports whether anything was counted since the last call of take.

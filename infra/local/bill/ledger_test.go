@@ -2,8 +2,11 @@ package bill
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -167,6 +170,28 @@ func TestALedgerIsWrittenDownEachMinuteInWhichSomethingWasUsed(t *testing.T) {
 		synctest.Wait()
 		if b, err := Read(folder); err != nil || sharesOf(b)[owner{server: "one", tenant: "acme", session: "s1"}].Invocations != 1 {
 			t.Errorf("a minute later: %+v, %v", b, err)
+		}
+	})
+}
+
+func TestALedgerThatWasNotSavedIsSavedAMinuteLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		folder := filepath.Join(t.TempDir(), "later")
+		l := openLedger(t, folder)
+		unlisted := errors.New("boxes cannot be listed")
+		l.running = func(context.Context) ([]fleet.Status, error) { return nil, unlisted }
+		record(l, spentLine)
+		go l.Keep(t.Context())
+		time.Sleep(saveEvery)
+		synctest.Wait()
+		unlisted = nil
+		time.Sleep(saveEvery) // there is no folder yet
+		synctest.Wait()
+		commontest.OK(t, os.Mkdir(folder, 0o700))
+		time.Sleep(saveEvery)
+		synctest.Wait()
+		if b, err := Read(folder); err != nil || len(b.Shares) != 1 {
+			t.Errorf("after two failures: %+v, %v", b, err)
 		}
 	})
 }
