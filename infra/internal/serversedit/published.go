@@ -81,7 +81,7 @@ type BundleError struct {
 func (e BundleError) Error() string { return "it is a bundle: dormouse add " + e.URL }
 
 // Published returns the entry for the server that a server.json describes: for its first package
-// that can be hosted or, if it has no packages, for its first remote server. The result name is the
+// that can be hosted or, if it has none, for its first remote server. The result name is the
 // last part of the server's name. If a bundle is the only package that can be hosted, the error is a
 // [BundleError]. Values that users must set become variables. An optional value without a default is
 // left out unless getenv has it.
@@ -114,9 +114,6 @@ func Published(text []byte, getenv serversfile.Getenv) (name string, e Entry, er
 	if bundle != nil {
 		return name, e, *bundle
 	}
-	if len(others) > 0 {
-		return name, e, fmt.Errorf("its packages cannot be hosted (%s): npm, pypi and oci can, over stdio, from the usual registries", strings.Join(others, ", "))
-	}
 	for _, r := range server.list("remotes") {
 		if e.URL = r.word("url"); e.URL == "" {
 			continue
@@ -129,6 +126,9 @@ func Published(text []byte, getenv serversfile.Getenv) (name string, e Entry, er
 			}
 		}
 		return name, e, nil
+	}
+	if len(others) > 0 {
+		return name, e, fmt.Errorf("its packages cannot be hosted (%s): npm, pypi and oci can, over stdio, from the usual registries", strings.Join(others, ", "))
 	}
 	return name, e, errors.New("it has neither a package nor a remote server")
 }
