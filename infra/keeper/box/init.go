@@ -12,7 +12,7 @@ import (
 )
 
 // InitPath is the path of [Init] in an image.
-const InitPath = "/.init"
+const InitPath = "/.dormouse-init"
 
 // Init returns an ELF program that starts another program as its child, and does not exit when the
 // child does. The ELF program reaps orphans, but not its child, so the sentry can return the

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/infra/keeper/box"
 	"github.com/dormouse-mcp/dormouse/infra/keeper/gate"
 	"github.com/dormouse-mcp/dormouse/infra/keeper/image"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -36,14 +37,15 @@ func TestTheFilesOfAnImageAreThoseOfItsLayers(t *testing.T) {
 			entry("opaque", tar.TypeDir, 0o755), entry("opaque/old", tar.TypeReg, 0o644, "x"), entry("file", tar.TypeDir, 0o755), entry("file/below", tar.TypeReg, 0o644, "x"), entry("folder", tar.TypeReg, 0o644, "x")),
 		layer(t, entry("d/.wh.gone", tar.TypeReg, 0o644), entry("d/.wh.first", tar.TypeReg, 0o644), entry("opaque/new", tar.TypeReg, 0o644, "new"), entry("opaque/.wh..wh..opq", tar.TypeReg, 0o644),
 			entry("file", tar.TypeReg, 0o644, "now a file"), entry("folder", tar.TypeDir, 0o755), entry("folder/below", tar.TypeReg, 0o644, "now below"), entry("d", tar.TypeDir, 0o711)),
-		layer(t, entry("d/passwd", tar.TypeSymlink, 0o777, "/etc/passwd"), entry("d/up", tar.TypeSymlink, 0o777, "../../../etc/group"), entry("etc/resolv.conf", tar.TypeReg, 0o644, "nameserver 6.6.6.6"), entry("dev/console", tar.TypeChar, 0o600)),
+		layer(t, entry("d/passwd", tar.TypeSymlink, 0o777, "/etc/passwd"), entry("d/up", tar.TypeSymlink, 0o777, "../../../etc/group"), entry("etc/hosts", tar.TypeReg, 0o644, "theirs"), entry("etc/resolv.conf", tar.TypeLink, 0o644, "etc/hosts"), entry("d/hosts", tar.TypeLink, 0o644, "etc/hosts"),
+			entry(box.InitPath, tar.TypeReg, 0o644, "theirs"), entry(".init", tar.TypeReg, 0o644, "init"), entry("dev/console", tar.TypeChar, 0o600)),
 	)
-	r := keep(t, as{1000, ""}, "", "run", "--store", as{1000, ""}.folder(t), ref, "tree:/d", "tree:/opaque", "tree:/file", "tree:/folder", "read:/d/passwd", "read:/d/up", "read:/etc/resolv.conf", "map:/d/kept")
+	r := keep(t, as{1000, ""}, "", "run", "--store", as{1000, ""}.folder(t), ref, "tree:/d", "tree:/opaque", "tree:/file", "tree:/folder", "read:/d/passwd", "read:/d/up", "read:/etc/resolv.conf", "read:/.init", "map:/d/kept")
 	want := map[string]string{
-		"tree:/d": "/d drwx--x--x 0:0 0 ; /d/kept -rw------- 0:0 0 kept; /d/owned urwxr-xr-x 7:8 1234567890 setuid; /d/passwd Lrwxrwxrwx 0:0 0 /etc/passwd; " +
+		"tree:/d": "/d drwx--x--x 0:0 0 ; /d/hosts -rw-r--r-- 0:0 0 theirs; /d/kept -rw------- 0:0 0 kept; /d/owned urwxr-xr-x 7:8 1234567890 setuid; /d/passwd Lrwxrwxrwx 0:0 0 /etc/passwd; " +
 			"/d/second -rw-r----- 0:0 0 linked; /d/third -rw-r----- 0:0 0 linked; /d/up Lrwxrwxrwx 0:0 0 ../../../etc/group",
 		"tree:/opaque": "/opaque drwxr-xr-x 0:0 0 ; /opaque/new -rw-r--r-- 0:0 0 new", "tree:/file": "/file -rw-r--r-- 0:0 0 now a file",
-		"tree:/folder": "/folder drwxr-xr-x 0:0 0 ; /folder/below -rw-r--r-- 0:0 0 now below", "read:/etc/resolv.conf": "nameserver " + gate.Nameserver, "map:/d/kept": "kept",
+		"tree:/folder": "/folder drwxr-xr-x 0:0 0 ; /folder/below -rw-r--r-- 0:0 0 now below", "read:/etc/resolv.conf": "nameserver " + gate.Nameserver, "read:/.init": "init", "map:/d/kept": "kept",
 	}
 	r.said(t, want)
 	has(t, "output", "read:/d/passwd root:x:0:0", r.out)

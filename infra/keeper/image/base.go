@@ -31,7 +31,7 @@ func (s Store) Base(files []string, uid, gid int) (_ *Image, err error) {
 			err = errors.Join(err, f.Close())
 		}
 	}()
-	out := newFlat(erofs.Create(f, erofs.WithBuildTime(0, 0)), s.Limits)
+	out := newFlat(erofs.Create(f, erofs.WithBuildTime(0, 0)), s)
 	if err := out.surround(s); err != nil {
 		return nil, err
 	}

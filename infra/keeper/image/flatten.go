@@ -35,8 +35,9 @@ type flat struct {
 	opaque map[string]bool // folders whose contents in older layers are hidden
 }
 
-func newFlat(out *erofs.Writer, limits Limits) *flat {
-	return &flat{out: out, limits: limits, seen: map[string]bool{}, opaque: map[string]bool{}}
+func newFlat(out *erofs.Writer, of Store) *flat {
+	ours := map[string]bool{resolver: true, hosts: true, of.InitPath: true} // flat.surround makes these files
+	return &flat{out: out, limits: of.Limits, seen: ours, opaque: map[string]bool{}}
 }
 
 // Special names in the tar files of layers: ".wh.NAME" removes NAME of older layers, and emptied
@@ -102,12 +103,9 @@ func (f *flat) hidden(p string) bool {
 	}
 }
 
-// add writes one entry. It skips the files for the network, which flat.surround makes, devices in
-// /dev, which every box has, and hard links, which flat.links writes.
+// add writes one entry. It skips devices in /dev, which every box has, and hard links, which
+// flat.links writes.
 func (f *flat) add(p string, h *tar.Header, r io.Reader) error {
-	if slices.Contains([]string{resolver, hosts}, p) {
-		return nil
-	}
 	switch h.Typeflag {
 	case tar.TypeDir:
 		if _, err := f.out.Stat(p); err != nil {

@@ -43,7 +43,7 @@ type Store struct {
 }
 
 // form is the version of the files that this package makes for an image.
-const form = "3"
+const form = "4"
 
 // DefaultLimits returns limits far above the images that people use: those with a browser have 2
 // GB.
@@ -252,7 +252,7 @@ func (s Store) write(file, tmp string, layers []string) (sum string, at stamp, e
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 	out := erofs.Create(f, erofs.WithTempDir(tmp), erofs.WithBuildTime(0, 0))
-	flat := newFlat(out, s.Limits)
+	flat := newFlat(out, s)
 	for n := len(layers) - 1; n >= 0; n-- {
 		if err := flat.layer(layers[n]); err != nil {
 			return "", at, err
