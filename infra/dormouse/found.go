@@ -95,7 +95,7 @@ func allUp(ctx context.Context) (all []upNote) {
 // user has named, or the one in the working directory, or else that of the only dormouse run that
 // is up.
 func (d dataFlag) folder(ctx context.Context) (string, error) {
-	if filepath.Base(d.Data) != defaultData || exists(d.Data) {
+	if here, err := filepath.Abs(defaultData); err != nil || d.Data != here || exists(d.Data) {
 		return d.Data, nil
 	}
 	data, err := target{}.elsewhere(ctx)

@@ -34,6 +34,9 @@ func TestAMachineIsFoundFromEverywhere(t *testing.T) {
 			t.Errorf("%s: %d %s", line, code, said)
 		}
 	}
+	if said, code := run("backup mine.zip --data typo/.dormouse"); code == exitDone {
+		t.Errorf("a mistyped folder: %s", said)
+	}
 	two := up()
 	if said, code := run("list"); code != exitNotUp || !strings.Contains(said, "--data "+one) || !strings.Contains(said, "--data "+two) {
 		t.Errorf("two: %d %s", code, said)
