@@ -88,7 +88,7 @@ func idKey(id json.RawMessage) string {
 	return ""
 }
 
-// task is a task of the process into which the box has turned a tools/call.
+// task is an MCP task. The process executes it in place of a tools/call, because the box asks for that.
 type task struct {
 	id json.RawMessage // id of the task, nil until the process has named it
 }

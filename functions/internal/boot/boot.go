@@ -60,7 +60,7 @@ type opened struct {
 	parts    wiring.Parts    // without the fields that depend on the servers file
 }
 
-// open reads the environment and opens the store. Its errors name the wrong environment variable.
+// open reads the environment and opens the store. Its errors name the variable whose value is wrong.
 func open() (*opened, error) {
 	l := local()
 	o := &opened{settings: wiring.Settings{

@@ -15,8 +15,8 @@ import (
 const InitPath = "/.dormouse-init"
 
 // Init returns an ELF program that starts another program as its child, and does not exit when the
-// child does. The ELF program reaps orphans, but not its child, so the sentry can return the
-// child's exit status at any time.
+// child does. The ELF program reaps orphans, but not its child: gVisor can then say at any time with
+// which status the child has exited.
 func Init() ([]byte, error) {
 	said := []byte("dormouse-keeper: there is no such program in the box\n")
 	// The comments are the instructions. A name with a colon is a label.

@@ -190,8 +190,8 @@ func look(local, remote netip.AddrPort) (socket, error) {
 	return socket{}, errNoSocket
 }
 
-// short and long format an address as in /proc/net/tcp and /proc/net/tcp6. The second table also
-// has IPv4 connections, if the program has opened an IPv6 socket.
+// short formats an address as in /proc/net/tcp, and long as in /proc/net/tcp6. The table tcp6 also has
+// the IPv4 connections of IPv6 sockets.
 func short(a netip.AddrPort) string {
 	if !a.Addr().Is4() {
 		return "-"

@@ -83,7 +83,8 @@ func (a *account) trace(t string) {
 	}
 }
 
-// proves reports whether reply shows that the frame really came from the runner of its box.
+// proves reports whether an answer of the host shows that the frame which it answers came from the
+// runner of the box that the frame names.
 func proves(reply frame.Frame) bool {
 	switch reply.(type) {
 	case frame.Welcome, frame.Pulled, frame.ByeOK, frame.PartOK:

@@ -42,9 +42,9 @@ func (k *Kept) header(p Process) Header {
 	return Header{Fit: p.Fit, Install: p.Install, Tenant: k.Key.name, Box: k.Box, Process: p.Name, Generation: k.Generation}
 }
 
-// Save stores the memory of a process together with its workspace. The function freeze writes the
-// memory, as [Control.Freeze] does, and returns the state of the conversation after the process
-// has ended. The result size is that of the image in bytes. After an error nothing new is stored.
+// Save stores the memory of a process together with its workspace. The function freeze ends the
+// process, writes its memory, as [Control.Freeze] does, and returns the state of the conversation.
+// The result size is that of the image in bytes. After an error nothing new is stored.
 func (k *Kept) Save(ctx context.Context, p Process, freeze func(ctx context.Context, memory io.Writer) (state any, err error)) (size int64, err error) {
 	err = k.Store.Save(ctx, p.Name, p.Owner, p.Workspace, p.Staged, func(file io.Writer) error {
 		bounded := &counter{to: file}

@@ -178,8 +178,8 @@ func inside(src *os.Root, real, name string) (string, error) {
 		if to, err = filepath.Rel(path.Dir(name), rel); err != nil {
 			return "", err
 		}
-		// Links on its way are not checked, because os.Root follows no absolute link. They do no
-		// harm: the copy is a relative link, which is followed only within the workspace.
+		// Folders in to may be links. os.Root cannot check them, because it follows no absolute link.
+		// They do no harm: the workspace gets a relative link, which is followed only within it.
 		return to, nil
 	}
 	if !filepath.IsLocal(path.Join(path.Dir(name), to)) {

@@ -63,8 +63,8 @@ func (c *Call) Report(ctx context.Context, sent storage.Index) error {
 	return storage.IgnoreNotFound(err)
 }
 
-// superseded ends the call if a newer response reads the stream or the session has ended. It reads
-// the session at most every five seconds.
+// superseded ends the call if the client has opened a newer response for the same stream, or if the
+// session has ended. It reads the session at most every five seconds.
 func (c *Call) superseded(ctx context.Context) {
 	if time.Since(c.follower.read) < lookEvery {
 		return

@@ -13,8 +13,8 @@ import (
 // stream.
 const openFactor = 16
 
-// looks is how often, on average, the store checks a stream while it grows by a limit. A check reads
-// the stream, which costs a twentieth of writing it.
+// looks is how often, on average, the store checks a stream while it grows by as much as its limit
+// allows. A check reads the stream, which costs a twentieth of writing it.
 const looks = 4
 
 // bound checks the limits of a stream after a batch was written to it, and drops batches that

@@ -20,7 +20,7 @@ const Lambda = "lambda"
 // The other values of x-dormouse.box.place, with which a server says where its boxes should run.
 const (
 	Auto    = "auto"    // the cheapest place that can run the box
-	Fargate = "fargate" // the base place, which can run every box: Fargate, or on one machine its processes
+	Fargate = "fargate" // the place that can run every box; on one machine this name means processes of the machine
 )
 
 // Fleet is a fleet of several places. It is safe for concurrent use.
