@@ -87,7 +87,7 @@ type Config struct {
 	// Elsewhere is the text of the response to requests for other paths, with status 403. If it is
 	// empty, the text is "Forbidden", as with API Gateway.
 	Elsewhere string
-	Limits    Limits // limits of each connection; see [Home]
+	Limits    Limits
 	// Opened and Closed are called with the id of each connection. The argument lived is how long
 	// it was open. Both may be nil.
 	Opened func(conn string)

@@ -13,8 +13,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Console is the resource of tokens for the web console, in place of a server. No server has this
-// name, and no server accepts a token for it.
+// Console stands in place of a server's name in tokens for the web console. No server has this name,
+// and no server accepts such a token.
 const Console = "/console/"
 
 const (

@@ -253,7 +253,7 @@ func (t *conversation) readEvents(ctx context.Context, body io.ReadCloser) {
 // flow counts the bytes that come in on the stream of a conversation.
 type flow struct {
 	ahead atomic.Int64 // bytes that came in since next returned an event
-	kept  atomic.Bool  // the client is being asked, and nobody reads events meanwhile
+	kept  atomic.Bool  // the server has asked a question, and nobody reads events until the client has answered
 }
 
 // limited reads a stream. Read fails if more than maxAhead bytes come in while the client is

@@ -21,7 +21,7 @@ type life struct {
 	queries    *queries    // requests about snapshots
 	deliveries *deliveries // messages that the box executes or has executed
 	outboxes   *outboxes   // events that the host does not have yet
-	inflight   *inflight   // messages for the box
+	inflight   *inflight   // handles the messages for the box
 	sleep      *sleep      // when the box sleeps, and when Run ends
 
 	housekeeping alarm

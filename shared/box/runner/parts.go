@@ -172,7 +172,8 @@ func (ts *transfers) dropTransfer(t *transfer) {
 	}
 }
 
-// resumeTransfers continues, over a new connection, to send the frames that get no answer.
+// resumeTransfers continues, over a new connection, to send the frames to which the host
+// sends no answer.
 func (ts *transfers) resumeTransfers() {
 	for _, name := range slices.Sorted(maps.Keys(ts.byName)) {
 		if t := ts.byName[name]; t.unanswered {

@@ -28,8 +28,8 @@ func (s Server) Pin() *storage.Pin {
 	return &storage.Pin{Server: s.Name, Source: source}
 }
 
-// source names what a server runs, without its version and without secrets. The result changes
-// reports whether others may change what it runs without a change of the file.
+// source names what a server runs, without its version and without secrets. If changes is true,
+// others may change what the server runs without a change of the file.
 func (s Server) source() (name string, changes bool) {
 	if s.Native != "" {
 		return "native " + s.Native, false

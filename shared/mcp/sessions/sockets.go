@@ -118,7 +118,7 @@ func (h *Manager) Connect(ctx context.Context, c Caller, members []Caller, sessi
 		var others []string
 		err = r.update(ctx, func(s *storage.Session) bool {
 			others = join(s, c.Conn, r.claims, alone)
-			if s.Group == "" { // otherwise the session with the group is extended
+			if s.Group == "" { // a session of a group's member lives as long as the group's own session
 				h.limits.extend(s)
 			}
 			return true

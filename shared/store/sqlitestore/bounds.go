@@ -248,11 +248,11 @@ func (s *Store) Sweep(ctx context.Context) error {
 	}
 }
 
-// The last batch of the standalone stream holds the next index of the stream. While the session
-// lives, the row of that batch stays after the events have expired, but without data.
+// Parts of the statements that remove old events. An event is removed after the end of the hour of
+// its column purge. A statement removes events of at most 100 sessions.
 //
-// Events are removed after the end of the hour in which they are due. A statement looks at 100
-// pairs of hour and session at most.
+// The stream "" of a session is its standalone stream. The row of its last batch stays without data
+// while the session lives, because the next index of the stream is known from that row.
 const (
 	dueHours  = `hour < ?1 / 3600000000 ORDER BY hour, session LIMIT 100`
 	dueRows   = `e.session IN (SELECT session FROM purges WHERE ` + dueHours + `)`
