@@ -13,7 +13,7 @@ import (
 // Changes says how a servers file differs from its earlier content.
 type Changes struct {
 	Added    []string // servers that are served now and were not before
-	Changed  []Change // servers in both contents that differ
+	Changed  []Change // servers in both contents that differ, and those with a new mistake
 	Removed  []string // servers that were served before and are not in the file any more
 	Sections []string // sections of the file's x-dormouse that differ: access, connect, groups, limits
 }
@@ -22,7 +22,7 @@ type Changes struct {
 type Change struct {
 	Name string
 	// What has changed, in words of the file: native, command, args, env, cwd, box, timeouts, record,
-	// tasks. If the server is not served any more, What is only "not served".
+	// tasks. If the server is not served, What is only "not served: REASON".
 	What []string
 }
 
@@ -66,11 +66,17 @@ func (c *File) After(before *File, now time.Time) (*File, Changes) {
 			}
 			next.removed[name] = fmt.Sprintf("server %s was removed from the servers file at %s", name, now.Format("15:04"))
 		case c.Reason(name) != "":
-			changes.Changed = append(changes.Changed, Change{name, []string{"not served"}})
+			changes.Changed = append(changes.Changed, Change{name, []string{"not served: " + c.Reason(name)}})
 		default:
 			if what := was.differs(is); what != nil {
 				changes.Changed = append(changes.Changed, Change{name, what})
 			}
+		}
+	}
+	for _, r := range c.rejected {
+		known := func(old Rejection) bool { return old.Name == r.Name && old.Cause() == r.Cause() }
+		if was, ok := before.servers[r.Name]; (!ok || was.Disabled) && !slices.ContainsFunc(before.rejected, known) {
+			changes.Changed = append(changes.Changed, Change{r.Name, []string{"not served: " + r.Reason()}})
 		}
 	}
 	for _, name := range c.names {

@@ -20,12 +20,14 @@ func file(t *testing.T, servers string) *serversfile.File {
 func TestChangesBetweenTwoFiles(t *testing.T) {
 	const a = `"a":{"command":"a","args":["1"],"env":{"K":"v"},"x-dormouse":{"startup_timeout_sec":9}}`
 	for name, test := range map[string]struct{ before, after, want string }{
-		"a new one":               {a, a + `,"b":{"command":"b"}`, "+ b"},
-		"a timeout":               {a, `"a":{"command":"a","args":["1"],"env":{"K":"v"},"x-dormouse":{"startup_timeout_sec":8}}`, "~ a (timeouts)"},
-		"disabled":                {a, `"a":{"command":"a","disabled":true}`, "~ a (not served)"},
-		"a mistake":               {a, `"a":{"command":"${NOT_SET}"}`, "~ a (not served)"},
-		"the value of a variable": {`"a":{"command":"a","args":["1"]}`, `"a":{"command":"a","args":["${X}"]}`, ""},
-		"native instead of a box": {a, `"a":{"x-dormouse":{"native":"n"}}`, "~ a (native, command, args, timeouts, record, env)"},
+		"a new one":                        {a, a + `,"b":{"command":"b"}`, "+ b"},
+		"a timeout":                        {a, `"a":{"command":"a","args":["1"],"env":{"K":"v"},"x-dormouse":{"startup_timeout_sec":8}}`, "~ a (timeouts)"},
+		"disabled":                         {a, `"a":{"command":"a","disabled":true}`, "~ a (not served: it is disabled in the servers file)"},
+		"a mistake":                        {a, `"a":{"command":"${NOT_SET}"}`, "~ a (not served: command: NOT_SET is not set: set it, or write ${NOT_SET:-default} (servers.json:1:31))"},
+		"a new one with a mistake":         {`"b":{"command":"b"}`, `"b":{"command":"b"},"a":{"command":"${NOT_SET}"}`, "~ a (not served: command: NOT_SET is not set: set it, or write ${NOT_SET:-default} (servers.json:1:51))"},
+		"the same mistake on another line": {`"a":{"command":"${NOT_SET}"}`, "\n" + `"a":{"command":"${NOT_SET}"}`, ""},
+		"the value of a variable":          {`"a":{"command":"a","args":["1"]}`, `"a":{"command":"a","args":["${X}"]}`, ""},
+		"native instead of a box":          {a, `"a":{"x-dormouse":{"native":"n"}}`, "~ a (native, command, args, timeouts, record, env)"},
 		"sections of the file": {
 			a + `},"x-dormouse":{"access":{"issuer":"https://one.example"},"connect":{},"limits":{},"groups":{"g":{"servers":["a"]}}`,
 			a + `},"x-dormouse":{"limits":{"boxes":1},"groups":{"g":{"servers":["a"],"names":"plain"}}`,
