@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -49,10 +50,11 @@ func Read(text []byte, path string, dollar bool) (Source, error) {
 		return Source{}, err
 	}
 	src := Source{}
-	project := false // whether `${workspaceFolder}` stands for Folder
+	project := false // whether `${workspaceFolder}` stands for Folder, as in a project's file; in a user's, for no certain folder
 	if filepath.IsAbs(path) {
 		src.Folder = serversfile.FolderOf(path)
-		project = src.Folder != filepath.Dir(path)
+		home, _ := os.UserHomeDir() // "" without a home
+		project = src.Folder != filepath.Dir(path) && src.Folder != home
 	}
 	form, servers := find(text)
 	switch form {
@@ -74,7 +76,7 @@ func Read(text []byte, path string, dollar bool) (Source, error) {
 	case noServers:
 		return src, fmt.Errorf("%s has no servers in a form that import knows: write {\"mcpServers\": {\"name\": {\"command\": \"…\"}}}", path)
 	default:
-		src.Inputs, project = inputs(text), project || form == vscodeServers
+		src.Inputs = inputs(text)
 		if form != aloneServer {
 			src.ours = object(valueOf(object(text), "x-dormouse"))
 		}

@@ -43,8 +43,9 @@ func TestWordsOfClientsAreTakenOver(t *testing.T) {
 			`{"inputs": [{"id": "a-b", "default": "x\"y", "password": true}, {"id": "c", "default": "{}"}], "servers": {"x": {"command": "a", "args": ["${input:a-b}", "${input:c}"], "env": {"K": "v${input:a-b}", "L": "${input:c}"}}}}`,
 			`{"command":"a","args":["${A_B:-x\"y}","${C}"],"env":{"K":"v${A_B:-x\"y}","L":"${C}"},"x-dormouse":{"box":{"secrets":["K"]}}}`,
 		},
-		"a folder and a file":        {`{"servers": {"x": {"command": "${workspaceFolder}/a", "cwd": "sub", "envFile": "${workspaceFolder}/e.env"}}}`, `{"command":"DIR/a","cwd":"DIR/sub","envFile":"DIR/e.env"}`},
-		"a file of variables":        {`{"mcpServers": {"x": {"command": "a", "args": ["${workspaceFolder}"], "envFile": "${workspaceFolder}/e.env"}}}`, `{"command":"a","args":["${workspaceFolder}"],"envFile":"DIR/e.env"}`},
+		"a project's file":           {`{"servers": {"x": {"command": "${workspaceFolder}/a", "cwd": "sub", "envFile": "${workspaceFolder}/e.env"}}}`, `{"command":"DIR/a","cwd":"DIR/sub","envFile":"DIR/e.env"}`},
+		"a user's file of VS Code":   {`{"servers": {"x": {"command": "a", "args": ["${workspaceFolder}"], "cwd": "sub"}}}`, `{"command":"a","args":["${workspaceFolder}"],"cwd":"DIR/sub"}`},
+		"a user's file of Cursor":    {`{"mcpServers": {"x": {"command": "a", "args": ["${workspaceFolder}"], "envFile": "${workspaceFolder}/e.env"}}}`, `{"command":"a","args":["${workspaceFolder}"],"envFile":"DIR/e.env"}`},
 		"headers and a type":         {`{"servers": {"x": {"type": "sse", "url": "https://example.com", "headers": {"A": 3, "B": null}}}}`, `{"url":"https://example.com","type":"sse","headers":{"A":"3"}}`},
 		"headers of Codex":           {"[mcp_servers.x]\nurl = 'https://example.com'\nbearer_token_env_var = 'T'\nhttp_headers = { A = 'b' }\nenv_http_headers = { C = 'D' }\ntool_timeout_sec = 1_0\nx-dormouse = { record = 'off' }", `{"url":"https://example.com","headers":{"Authorization":"Bearer ${T}","C":"${D}","A":"b"},"x-dormouse":{"record":"off","tool_timeout_sec":10}}`},
 		"variables of Codex":         {"[mcp_servers.x]\ncommand = 'a'\nenv_vars = ['B']\nenv = { P = 3 }\nenabled = false", `{"command":"a","env":{"P":"3"},"env_vars":["B"],"enabled":false}`},
@@ -57,8 +58,14 @@ func TestWordsOfClientsAreTakenOver(t *testing.T) {
 			folder := t.TempDir()
 			commontest.OK(t, os.WriteFile(filepath.Join(folder, "e.env"), nil, 0o600))
 			path := filepath.Join(folder, "file.json")
-			if !strings.HasPrefix(test.text, "{") {
+			switch {
+			case !strings.HasPrefix(test.text, "{"):
 				path = filepath.Join(folder, "config.toml")
+			case name == "a project's file":
+				path = filepath.Join(folder, ".vscode", "mcp.json")
+			case name == "a user's file of Cursor":
+				t.Setenv("HOME", folder)
+				path = filepath.Join(folder, ".cursor", "mcp.json")
 			}
 			src, err := serversedit.Read([]byte(test.text), path, false)
 			commontest.OK(t, err)
