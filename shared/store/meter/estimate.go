@@ -143,18 +143,18 @@ func readUnits(c *intercept.Call) float64 {
 
 // surely is how many bytes the strings of a record may have so that the record is certainly
 // smaller than a read unit, and need not be encoded. JSON takes at most six bytes for a byte
-// of a string, and less than 1,500 for all numbers, times and names of fields.
+// of a string, and less than 1,500 for all numbers, times, digests, names of fields and words of ours.
 const surely = (readUnit - overhead - 1500) / 6
 
 func smallSession(s storage.Session) bool {
-	return len(s.Subscribed)+len(s.Standby)+len(s.Conns)+len(s.Pushed) == 0 &&
+	return len(s.Subscribed)+len(s.Standby)+len(s.Conns)+len(s.Pushed)+len(s.Members)+len(s.Later) == 0 &&
 		len(s.ID)+len(s.Server)+len(s.Digest)+len(s.Tenant)+len(s.Principal)+len(s.Props)+len(s.Version)+len(s.Init)+
 			len(s.ServerInfo)+len(s.Params)+len(s.Primary.Nonce)+len(s.Level) <= surely
 }
 
 func smallBox(b storage.Box) bool {
-	return len(b.ID)+len(b.Tenant)+len(b.Server)+len(b.Runner)+len(b.Task)+len(b.Conn)+len(b.Owner)+len(b.TokenHash)+
-		len(b.Failure.Phase)+len(b.Failure.Detail)+len(b.Failure.Advice)+len(b.Failure.Signal) <= surely
+	return len(b.Later) == 0 && len(b.ID)+len(b.Tenant)+len(b.Server)+len(b.Runner)+len(b.Task)+len(b.Conn)+len(b.Owner)+
+		len(b.TokenHash)+len(b.Failure.Phase)+len(b.Failure.Detail)+len(b.Failure.Advice)+len(b.Failure.Signal) <= surely
 }
 
 func eachRow[T any](rows []T) (units float64) {
