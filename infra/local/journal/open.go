@@ -32,8 +32,7 @@ func (l *Lines) goesOn(stream storage.StreamID) {
 }
 
 // Open returns the server of each open call that no HTTP request waits for, such as calls over
-// WebSockets. If the call is executed in a box, and its client never came back after a question of
-// the server, the call may have ended.
+// WebSockets.
 func (l *Lines) Open() (servers []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

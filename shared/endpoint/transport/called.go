@@ -23,6 +23,7 @@ type called struct {
 	tool    string           // "" if the request calls no tool
 	stream  storage.StreamID // stream of the call, "" if the call has no log
 	again   bool             // an earlier request has begun the call, and this one continues it
+	asked   bool             // the response is a question, which a later request may answer
 	outcome string           // done or failed; "" if the end was not seen
 	why     string           // why the call failed; "" if the log line must not show the reason
 	parent  string           // traceparent of the client's span, "" for none

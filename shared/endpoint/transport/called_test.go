@@ -88,6 +88,14 @@ func TestEndOfACallThatOutlivesItsRequestIsTold(t *testing.T) {
 			w.do(q.WithContext(ctx))
 		},
 		"task": func(w *world) { w.becomes(tasking("look")) },
+		"is asked": func(w *world) {
+			w.backend.tool("look", func(r run) {
+				r.asks("q", elicit)
+				time.Sleep(time.Hour)
+				r.fail(`{"code":1,"message":"x","data":{"phase":"runtime"}}`)
+			})
+			w.do(asking("look").request()).required(w.t)
+		},
 	} {
 		in(t, name, modern, func(t *testing.T, w *world) {
 			w.backend.tool("look", func(r run) { time.Sleep(time.Hour); r.fail(`{"code":1,"message":"x","data":{"phase":"runtime"}}`) })

@@ -38,7 +38,8 @@ type world struct {
 	limits  sessions.Limits
 	opts    transport.Options
 	fresh   func(*transport.Options) // sets what a function makes when it starts; may be nil
-	secrets storage.Secrets          // nil: no server needs any
+	stays   *transport.HTTP
+	secrets storage.Secrets // nil: no server needs any
 	logged  *commontest.Lines
 	pushes  []storage.ID // sessions for which a function of w.function wants to be invoked again
 
@@ -206,7 +207,13 @@ func (w *world) started() transport.Options {
 	return opts
 }
 
-func (w *world) handler() *transport.HTTP { return transport.New(w.started()) }
+// handler returns a new function, or with Outlive the one program that stays.
+func (w *world) handler() *transport.HTTP {
+	if w.stays == nil || w.opts.Outlive == nil {
+		w.stays = transport.New(w.started())
+	}
+	return w.stays
+}
 
 // answer is what the client of a request has read.
 type answer struct {

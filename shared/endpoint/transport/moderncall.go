@@ -172,6 +172,7 @@ func (g *gathering) due(turn *bridge.Turn) time.Time {
 // not known.
 func (m modern) answer(call *sessions.Call, server json.RawMessage, turn *bridge.Turn) error {
 	m.x.called.stream, m.x.called.again = call.Stream(), m.req.State != ""
+	m.x.opts.asked.Delete(call.Stream())
 	out := newReply(m)
 	if after, ok := m.after(call.Learned()); ok {
 		out.task = m.x.begun.Add(after)
@@ -215,6 +216,10 @@ func (m modern) follow(out *reply, call *sessions.Call, turn *bridge.Turn) error
 		if !due.IsZero() && (turn.Again() || !time.Now().Before(due)) {
 			if turn.Again() {
 				m.x.called.stream = "" // the stream has ended, and the client's next request has another
+			} else if c := &m.x.called; m.x.opts.Outlive != nil && c.tool != "" {
+				c.asked = true
+				m.x.opts.asked.Store(c.stream, c) // before the client has the question
+				m.outlives(call)
 			}
 			out.finish(turn.Required(m.seal(turn.State())), 0)
 			return nil

@@ -1,11 +1,13 @@
 package transport_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -84,6 +86,7 @@ func TestModernQuestionsOfOneCallComeTogether(t *testing.T) {
 
 func TestModernCallGoesOnOverSeveralRounds(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
+		w.opts.Outlive = func(work func(context.Context)) { go work(t.Context()) }
 		w.backend.tool("asks", func(r run) {
 			for i := range 3 {
 				q := fmt.Sprintf("q%d", i)
@@ -113,6 +116,8 @@ func TestModernCallGoesOnOverSeveralRounds(t *testing.T) {
 		}
 		w.do(next.request()).result(t)
 		commontest.EqualIn(t, "calls", 1, len(w.backend.got))
+		synctest.Wait()
+		commontest.EqualIn(t, "ends that were told beside the last request's line", 0, strings.Count(w.logged.String(), `"ended"`))
 	})
 }
 

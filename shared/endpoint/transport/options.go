@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
@@ -85,6 +86,8 @@ type Options struct {
 	// The endpoint calls release when the request has been handled. nil: all are
 	// admitted.
 	Admit func(ctx context.Context, c sessions.Caller) (release func(), err error)
+
+	asked *sync.Map // by stream, the request that has last asked the client of a call a question; used only with Outlive
 }
 
 func (o Options) withDefaults() Options {
@@ -92,6 +95,7 @@ func (o Options) withDefaults() Options {
 	o.KeepAlive = cmp.Or(o.KeepAlive, 15*time.Second)
 	o.Limit = cmp.Or(o.Limit, 14*time.Minute)
 	o.MaxBody = cmp.Or(o.MaxBody, 4<<20)
+	o.asked = &sync.Map{}
 	return o
 }
 

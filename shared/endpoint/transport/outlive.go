@@ -11,9 +11,9 @@ import (
 )
 
 // outlive reports the end of a call to the Observer, if the call goes on after its request: the
-// client has gone, the response has ended early, the call has become a task, or its answer goes to
-// another connection. Without [Options].Outlive it does nothing. The argument e is the event of
-// the request.
+// client has gone, the response has ended early or with a question, the call has become a task, or
+// its answer goes to another connection. Without [Options].Outlive it does nothing. The argument e
+// is the event of the request.
 func (o *Options) outlive(ctx context.Context, c *called, e *observe.Event) {
 	if o.Outlive == nil || c.rest == nil || e.Outcome != observe.Open {
 		return
@@ -28,6 +28,9 @@ func (o *Options) outlive(ctx context.Context, c *called, e *observe.Event) {
 		last, err := c.rest(ctx)
 		if life.Err() != nil {
 			return // the program ends, and the call goes on
+		}
+		if c.asked && !o.asked.CompareAndDelete(e.Stream, c) {
+			return // a later request of the client continues the call, and reports its end
 		}
 		if end.Response = last; err != nil {
 			end.Why = reason(problemOf(err).rpc.Message)
