@@ -1,6 +1,7 @@
 package serversfile
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"regexp"
@@ -118,14 +119,20 @@ func IsTOML(data []byte, file string) bool {
 // unknown keys belong to MCP clients, and have no effect.
 func (r *reader) unknown(m member, what string, n node, known []string) (meant string) {
 	near := suggest.Of(m.name, known, 1+len(m.name)/6)
+	if m.name == "cmd" && near == "cwd" {
+		near = "command"
+	}
 	_, there := n.get(near)
+	place := r.place(m.name, what == "")
 	of, section, _ := strings.Cut(what, ": ")
 	switch {
 	case near != "" && !there:
 		r.fail(m.at, "%sunknown key %q: did you mean %q?", prefix(what), m.name, near)
 		return near
 	case strings.HasPrefix(section, "x-dormouse"):
-		r.fail(m.at, "%sunknown key %q under %s: %s", prefix(of), m.name, section, Instead(m.name, known))
+		r.fail(m.at, "%sunknown key %q under %s: %s", prefix(of), m.name, section, cmp.Or(place, Instead(m.name, known)))
+	case place != "":
+		r.warn(m.at, "%skey %q is ignored here: %s", prefix(what), m.name, place)
 	default:
 		of = fmt.Sprintf("%q", m.name)
 		if what != "" {
@@ -134,6 +141,24 @@ func (r *reader) unknown(m member, what string, n node, known []string) (meant s
 		r.ignored = append(r.ignored, remark{at: m.at, text: of})
 	}
 	return ""
+}
+
+// place says where a key belongs that stands in a wrong place. It returns "" for an unknown key.
+// Some keys belong to the file and to servers; ofFile prefers the file.
+func (r *reader) place(key string, ofFile bool) string {
+	s := serverReader{reader: r}
+	of := func(place string, settings []setting) string {
+		if slices.ContainsFunc(settings, func(s setting) bool { return s.key == key }) {
+			return "move it under " + place
+		}
+		return ""
+	}
+	file := of("x-dormouse beside mcpServers", r.fileSettings(&File{}))
+	server := cmp.Or(of("x-dormouse of the server", s.serverSettings()), of("x-dormouse.box of the server", s.boxSettings()))
+	if ofFile {
+		return cmp.Or(file, server)
+	}
+	return cmp.Or(server, file)
 }
 
 func prefix(what string) string {

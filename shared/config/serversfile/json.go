@@ -104,7 +104,7 @@ func (s source) explain(v hujson.Value, err error) *remark {
 		return &remark{at: len(s.data), text: "not JSON: the file ends before its last value does"}
 	case rest[0] == '#':
 		return &remark{at: at, text: "a comment begins with //: change or remove it"}
-	case rest[0] == '\'':
+	case rest[0] == '\'', bytes.HasPrefix(rest, []byte("“")), bytes.HasPrefix(rest, []byte("”")):
 		return &remark{at: at, text: `strings stand in double quotes: "…"`}
 	case strings.Contains(what, "after top-level value"):
 		return &remark{at: at, text: "text after the end of the JSON document: remove it"}

@@ -177,11 +177,6 @@ func (r *serverReader) entryKeys(remote bool, ours []setting) []setting {
 			}
 		}}})
 	}
-	for _, key := range []string{"idle_seconds", "startup_timeout_sec", "tool_timeout_sec", "answer_timeout_sec", "record", "tasks"} {
-		keys = append(keys, setting{key: key, kind: kind{read: func(m member, _ string) {
-			r.warn(m.at, "%s: key %q is ignored here: move it under x-dormouse", r.what, m.name)
-		}}})
-	}
 	for _, key := range []string{"disabled", "enabled"} {
 		keys = append(keys, setting{key: key})
 	}
