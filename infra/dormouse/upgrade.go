@@ -64,7 +64,7 @@ func (c *upgradeCommand) Run(t *terminal) error {
 	if p, ok := f.Package(c.Server); !ok || p.Version == "" {
 		return fmt.Errorf("%s names no version of a package of npm or PyPI in %s, so there is none to change", c.Server, f.name())
 	} else if c.To != "" {
-		return c.apply(ctx, t, f, newer{Name: c.Server, Package: p.Name, Version: p.Version, Newest: c.To, of: p})
+		return c.apply(ctx, t, f, newer{Name: c.Server, Package: p.Name, Version: p.Version, Newest: strings.TrimPrefix(c.To, "v"), of: p})
 	}
 	s := resolved(ctx, t, f, []string{c.Server})[0]
 	switch {

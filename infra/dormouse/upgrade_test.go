@@ -30,10 +30,12 @@ func TestUpgradeThatTheUserDoesNotWantChangesNothing(t *testing.T) {
 	d := newDesk(t, `-- servers.json --
 {"mcpServers": {"weather": {"command": "npx", "args": ["-y", "@ada/weather@1.0.2"]}}}
 `)
-	asked := ""
-	d.ask = func(question string, _ bool) (string, error) { asked = question; return "n", nil }
-	printed, code := d.run("upgrade weather")
-	if text, _ := d.run("cat servers.json"); code != 1 || asked != "take 2.1.0 of @ada/weather? [y/n] " || !strings.Contains(printed, "{+2.1.0.+}") || !strings.Contains(text, "@1.0.2") {
-		t.Errorf("%d %s %s %s", code, asked, printed, text)
+	for _, line := range []string{"upgrade weather", "upgrade weather --to v2.1.0"} {
+		asked := ""
+		d.ask = func(question string, _ bool) (string, error) { asked = question; return "n", nil }
+		printed, code := d.run(line)
+		if text, _ := d.run("cat servers.json"); code != 1 || asked != "take 2.1.0 of @ada/weather? [y/n] " || !strings.Contains(printed, "{+2.1.0.+}") || !strings.Contains(text, "@1.0.2") {
+			t.Errorf("%s: %d %s %s %s", line, code, asked, printed, text)
+		}
 	}
 }
