@@ -34,21 +34,29 @@ func (c named) change(fn func(f *edited, name string) error) (*edited, error) {
 	return f, f.save()
 }
 
+// changeAtOnce is change, and a dormouse run that is up takes the file at once.
+func (c named) changeAtOnce(t *terminal, fn func(f *edited, name string) error) (*edited, error) {
+	f, err := c.change(fn)
+	if err != nil {
+		return nil, err
+	}
+	if err := takenAtOnce(target{}.folder(), nil); err != nil {
+		_, _ = fmt.Fprintln(t.err, err)
+	}
+	return f, nil
+}
+
 type removeCommand struct{ named }
 
 // Run removes servers from the file. Their variables stay in .env, because other programs may read
 // them there.
 func (c *removeCommand) Run(t *terminal) error {
-	f, err := c.change(func(f *edited, name string) error { return f.Remove(name) })
+	f, err := c.changeAtOnce(t, func(f *edited, name string) error { return f.Remove(name) })
 	if err != nil {
 		return err
 	}
-	data := target{}.folder()
-	if err := takenAtOnce(data, nil); err != nil {
-		_, _ = fmt.Fprintln(t.err, err)
-	}
 	_, err = fmt.Fprintf(t.out, "removed %s from %s; sessions stay until they expire\n", strings.Join(c.Names, ", "), f.name())
-	for _, folder := range f.sweep(data) {
+	for _, folder := range f.sweep(target{}.folder()) {
 		_, err = fmt.Fprintf(t.out, "removed what add had fetched: %s\n", folder)
 	}
 	if left := f.unused(); len(left) > 0 {
@@ -72,7 +80,7 @@ func (e *edited) unused() (names []string) {
 type enableCommand struct{ named }
 
 func (c *enableCommand) Run(t *terminal) error {
-	f, err := c.change(func(f *edited, name string) error { return f.Switch(name, true) })
+	f, err := c.changeAtOnce(t, func(f *edited, name string) error { return f.Switch(name, true) })
 	if err != nil {
 		return err
 	}
@@ -92,7 +100,7 @@ func (c *enableCommand) Run(t *terminal) error {
 type disableCommand struct{ named }
 
 func (c *disableCommand) Run(t *terminal) error {
-	if _, err := c.change(func(f *edited, name string) error { return f.Switch(name, false) }); err != nil {
+	if _, err := c.changeAtOnce(t, func(f *edited, name string) error { return f.Switch(name, false) }); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintf(t.out, "off: %s\n", strings.Join(c.Names, ", "))
