@@ -200,6 +200,9 @@ func (c *client) send(ctx context.Context, method, path string, in any) (io.Read
 		req.Header.Set("Authorization", "Bearer "+c.key)
 	}
 	res, err := c.http.Do(req)
+	if err != nil && errors.Is(ctx.Err(), context.Canceled) {
+		return nil, context.Cause(ctx) // such as "interrupt signal received"
+	}
 	if err != nil {
 		return nil, failure{exitNotUp, fmt.Errorf("nothing answers at %s: %w", c.where, err)}
 	}
