@@ -77,6 +77,7 @@ func TestCommandThatCannotRunFailsAtOnce(t *testing.T) {
 	plain := filepath.Join(dir, "plain")
 	commontest.OK(t, os.WriteFile(plain, []byte("#!/bin/sh\n"), 0o600))
 	for _, c := range []struct{ command, cwd, path, want string }{
+		{"uv", "", "/nowhere", "it needs uv, which is not installed: install uv"},
 		{"no-such-program", "", "/bin", "no-such-program is not on the PATH"},
 		{"npx", "", dir, "it needs npx, which is not installed: Node.js"},
 		{"plain", "", dir, "command " + plain + ": permission denied: it is not executable"},
