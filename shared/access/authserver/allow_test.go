@@ -51,3 +51,20 @@ func TestTokensKnowWhichRulesForToolsTheirUserFits(t *testing.T) {
 	_, got = s.token(url.Values{"grant_type": {"client_credentials"}, "client_id": {record.ID}, "client_secret": {key}, "resource": {at + "/files/mcp"}})
 	commontest.EqualIn(t, "a key", "read write_file write_note drop", may(got["access_token"].(string)))
 }
+
+func TestRefreshEndsWithTheIssuerAndTheTenantOfTheSignIn(t *testing.T) {
+	for name, change := range map[string]func(*resourceserver.Settings){
+		"another issuer": func(s *resourceserver.Settings) { s.Name = "next" },
+		"another tenant": func(s *resourceserver.Settings) { s.Tenant = "acme" },
+		"tenants without it": func(s *resourceserver.Settings) {
+			s.TenantClaim, s.Tenants = "org", map[string]string{"a": "acme"}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t, nil)
+			client, _, refresh := s.tokens()
+			change(&s.config.Settings)
+			s.refusedWith(t, refreshing(client, refresh), "invalid_grant")
+		})
+	}
+}

@@ -84,10 +84,11 @@ func (b *targets) offers(server, scope string) bool {
 	return slices.Contains(b.settings.Known(server, []string{scope}), scope)
 }
 
-// admits reports whether the rules still let the user of a grant use its server.
+// admits reports whether the user of a grant could still sign in, and the rules still let them use
+// its server.
 func (b *targets) admits(g storage.Grant) bool {
 	claims, ok := claimsOf(g)
-	return ok && b.settings.Admit(g.Server, claims) == nil
+	return ok && b.settings.Names(g.Tenant, g.Principal) && b.settings.Admit(g.Server, claims) == nil
 }
 
 // toolRules returns the ToolRules of the user of a grant, by the present settings.

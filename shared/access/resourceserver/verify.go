@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -195,4 +196,10 @@ func (s Settings) named(claims map[string]any) (who storage.Identity) {
 		who.Tenant = s.Tenants[value]
 	}
 	return who
+}
+
+// Names reports whether a sign-in may still give this tenant and a principal of this issuer.
+func (s Settings) Names(tenant, principal string) bool {
+	known := s.TenantClaim == "" && tenant == s.Tenant || slices.Contains(slices.Collect(maps.Values(s.Tenants)), tenant)
+	return known && strings.HasPrefix(principal, s.Name+":")
 }
