@@ -39,11 +39,11 @@ const (
 	pushLease    = 30 * time.Second                       // how long the lease lasts; its holder extends it after each page
 	pushPage     = 100                                    // most events of a page; the cursor is written after each page
 	toNote       = 5 * time.Second                        // time that an instance reserves to record how far it has pushed
-	keptFinished = 32                                     // how many cursors without owed events a record keeps
+	keptFinished = 32                                     // how many cursors without owed events, or of old streams, a record keeps
 	keptOwed     = 1024                                   // how many cursors with owed events a record keeps; more would not fit a row of the store
 	comingUp     = storage.ConnectTimeout + 2*time.Second // how long after $connect API Gateway may answer 410 for a connection that is not ready yet
 	pushRetry    = 50 * time.Millisecond
-	streamLife   = 7 * 24 * time.Hour // a record keeps no cursor of a request stream that is older
+	streamLife   = 7 * 24 * time.Hour // a request stream that is older is old: the log has probably lost its owed events
 )
 
 func cursorOf(s *storage.Session, stream storage.StreamID) *storage.Cursor {
@@ -69,18 +69,21 @@ func owe(s *storage.Session, c storage.Cursor) bool {
 		return true
 	}
 	s.Pushed = append(slices.Clone(s.Pushed), c)
-	finished := 0
+	old := time.Now().Add(-streamLife)
+	finished := func(c storage.Cursor) bool {
+		begun := c.Stream.Time()
+		return c.Settled() || !begun.IsZero() && begun.Before(old)
+	}
+	kept := 0
 	for _, c := range s.Pushed {
-		if c.Settled() {
-			finished++
+		if finished(c) {
+			kept++
 		}
 	}
-	old := time.Now().Add(-streamLife)
 	s.Pushed = slices.DeleteFunc(s.Pushed, func(c storage.Cursor) bool {
-		begun := c.Stream.Time()
-		drop := c.Settled() && finished > keptFinished || !begun.IsZero() && begun.Before(old)
-		if drop && c.Settled() {
-			finished--
+		drop := kept > keptFinished && finished(c)
+		if drop {
+			kept--
 		}
 		return drop
 	})

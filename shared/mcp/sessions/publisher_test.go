@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -194,6 +195,25 @@ func TestAnEndThatWasWrittenButNotCopiedIsCopiedByTheNext(t *testing.T) {
 	if tail, err = store.Tail(t.Context(), "s", storage.LegacySSE); err != nil || tail.Last != 1 {
 		t.Errorf("the end was copied %d times, %v", tail.Last, err)
 	}
+}
+
+func TestTheEndOfACallIsOwedHoweverLongItTook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := storagetest.NewMemory()
+		expires := time.Now().Add(90 * 24 * time.Hour)
+		s := storage.Session{ID: storage.NewID(), Transport: storage.WebSocket, State: storage.Ready, Expires: expires}
+		commontest.OK(t, store.Create(t.Context(), s))
+		calls := []storage.StreamID{storage.NewStreamID(), storage.NewStreamID()}
+		time.Sleep(30 * 24 * time.Hour)
+		for _, call := range calls {
+			to := storage.Address{Session: s.ID, Stream: call, Conn: "gone"}
+			end := batchOf(to, 1, `{}`)
+			end.Final, end.Expires = true, expires
+			_, err := sessions.Publisher{Store: store, Clients: newGateway()}.Send(t.Context(), sessions.Published{To: to, Batch: end})
+			commontest.OK(t, err)
+		}
+		commontest.EqualIn(t, "ends that are owed", len(calls), len(record(t, store, s.ID).Pushed))
+	})
 }
 
 func TestStreamsThatAreOwedAndNeverEndDoNotFillTheRecord(t *testing.T) {
