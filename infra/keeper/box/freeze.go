@@ -176,8 +176,8 @@ func (b *Box) freezeTo(m *Memory) error {
 }
 
 // Thaw makes the programs of m go on in a box that Prepare has returned. The [Spec.Fit] of b must
-// be that of the frozen box. Thaw fails if ctx ends first. After an error the box has ended, and
-// none of the programs has run.
+// be that of the frozen box. Thaw fails if ctx ends first. After an error the box has ended. Its
+// programs may have run for a moment, so the Memory must not be used again.
 func (b *Box) Thaw(ctx context.Context, m *Memory) error {
 	stop := context.AfterFunc(ctx, func() { _ = b.cmd.Process.Kill() }) // fails if the process has ended
 	defer stop()

@@ -31,8 +31,9 @@ type Control struct {
 	in   *bufio.Reader
 }
 
-// UnfitError says why a keeper cannot thaw an image. The program has not run, and the keeper can
-// still start the program anew.
+// UnfitError says why a keeper cannot thaw an image. The keeper can still start the program anew. If
+// the thaw itself failed, the program may have gone on for a moment, with no input but that before
+// the freeze.
 type UnfitError struct{ Why string }
 
 // Error returns the reason.

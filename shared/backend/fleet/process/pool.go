@@ -13,6 +13,10 @@
 // process group. On Linux the kernel also kills a runner when the program that holds the pool
 // dies.
 //
+// A killed process does not end while its system call hangs, as on a network disk. After five
+// seconds the pool logs which process is left, and reports the task as stopped all the same.
+// Otherwise the task's calls would hang too.
+//
 // A daemon in its own session, whose parents have all ended, counts as left behind as soon as
 // any task stops, because the pool cannot tell which task it came from. A runner that is a
 // subreaper itself keeps these daemons for its own lifetime.
@@ -84,8 +88,8 @@ type Config struct {
 	// OnStart is called once for each task, when its runner has been started and before
 	// OnStop. OnStart must not call the pool, which is locked.
 	OnStart func(fleet.Status)
-	// OnStop is called once for each task, after nothing of it runs any more and before Close
-	// returns. OnStop may call every method of the pool but Close.
+	// OnStop is called once for each task, after nothing of it runs any more (but see "What ends
+	// with a runner") and before Close returns. OnStop may call every method of the pool but Close.
 	OnStop func(fleet.Status)
 	// Output gets the stdout and stderr of a runner, line by line without the line end,
 	// cut at 64 KiB. The lines of one task come one after another.
