@@ -107,6 +107,7 @@ type TooLong struct {
 	head, tail []byte
 }
 
+// Error says whether the line was over the limit, or there was no memory for it.
 func (e *TooLong) Error() string {
 	if e.Full {
 		return fmt.Sprintf("there was no memory for a line of %d bytes", e.Bytes)
