@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -99,11 +100,18 @@ func (c *callCommand) Run(t *terminal) error {
 
 // failed returns the error for a call without a result.
 func (c *callCommand) failed(err error) error {
+	op, _ := errors.AsType[*net.OpError](err)
+	lost := errors.As(err, new(*url.Error)) && !errors.As(err, new(refusal)) && !errors.As(err, new(stranger)) && (op == nil || op.Op != "dial") ||
+		strings.HasSuffix(err.Error(), "request terminated without response") // the SDK's only sign of a stream that broke
 	switch err = plainly(c.Server, err); {
 	case errors.Is(err, context.Canceled) && c.Once != "":
 		err = errors.New("interrupted; the call goes on, and the same command waits for its result")
 	case errors.Is(err, context.Canceled):
 		err = errors.New("interrupted; the call may have been executed")
+	case lost && c.Once != "":
+		err = fmt.Errorf("%w; the same command asks for its result", err)
+	case lost:
+		err = fmt.Errorf("%w; the call may have been executed", err)
 	}
 	return fmt.Errorf("%s %s: %w", c.Server, c.Tool, err)
 }

@@ -36,6 +36,9 @@ func TestCallSaysWhyTheEndpointRefuses(t *testing.T) {
 			serve.ServeHTTP(w, r)
 			return
 		}
+		if status.Load() < 0 {
+			panic(http.ErrAbortHandler) // the connection breaks
+		}
 		w.WriteHeader(int(status.Load()))
 		_, _ = io.WriteString(w, body.Load().(string))
 	}))
@@ -56,9 +59,14 @@ func TestCallSaysWhyTheEndpointRefuses(t *testing.T) {
 			t.Errorf("the list before the call says %v, want %s", err, test.want)
 		}
 		_, err = s.CallTool(t.Context(), &mcp.CallToolParams{Name: "echo"})
-		if err = plainly("one", err); err == nil || !strings.HasSuffix(err.Error(), test.want) {
+		if err = (&callCommand{}).failed(err); err == nil || !strings.HasSuffix(err.Error(), test.want) {
 			t.Errorf("the call says %v, want %s", err, test.want)
 		}
+	}
+	status.Store(-1)
+	_, err = s.CallTool(t.Context(), &mcp.CallToolParams{Name: "echo"})
+	if err = (&callCommand{}).failed(err); !strings.HasSuffix(err.Error(), "EOF; the call may have been executed") {
+		t.Errorf("the call over a connection that broke says %v", err)
 	}
 }
 
