@@ -196,3 +196,19 @@ func TestABundleOfTheRegistryHasItsHash(t *testing.T) {
 		t.Errorf("%d %s", code, printed)
 	}
 }
+
+func TestAddSaysWhatIsWrongWithWhatWasPasted(t *testing.T) {
+	d := newDesk(t, "")
+	for line, want := range map[string]string{
+		"add --transport http far https://mcp.example.com/mcp": "add needs no --transport: leave it out, with its value",
+		"add mine npx -y x":         "put the command of the server after --",
+		"add gone.py":               "there is no DIR/gone.py",
+		"add src/gone.js":           "there is no DIR/src/gone.js",
+		"add server.json":           "there is no DIR/server.json",
+		"add io.github.ada/some.js": "registry",
+	} {
+		if printed, code := d.run(line); code == 0 || !strings.Contains(printed, want) {
+			t.Errorf("%s: %d %s", line, code, printed)
+		}
+	}
+}

@@ -171,7 +171,9 @@ func execute(args []string, t *terminal) (code int) {
 		if n := wrong.Context.Selected(); n != nil {
 			help = n.FullPath()
 		}
-		if help == "dormouse add" && strings.HasPrefix(err.Error(), "unknown flag") && !slices.Contains(args, "--") { // kong takes the flags of the server's command for its own
+		if flag := strings.TrimPrefix(err.Error(), "unknown flag "); help == "dormouse add" && (flag == "--transport" || flag == "--scope") { // as of claude mcp add
+			err = fmt.Errorf("add needs no %s: leave it out, with its value", flag)
+		} else if help == "dormouse add" && strings.HasPrefix(err.Error(), "unknown flag") && !slices.Contains(args, "--") { // kong takes the flags of the server's command for its own
 			err = fmt.Errorf("%w; put the command of the server after --, as in: dormouse add NAME -- npx -y PACKAGE", err)
 		}
 		if strings.Contains(err.Error(), behind) {

@@ -102,6 +102,7 @@ func local(word string) (Source, error) {
 	isPath := strings.HasPrefix(word, ".") || strings.HasPrefix(word, "/") || strings.HasPrefix(word, "~")
 	info, err := os.Stat(at)
 	ext := strings.ToLower(filepath.Ext(word))
+	folder := strings.TrimSuffix(word, filepath.Base(word)) // with @ or a dot, perhaps a package or a name of the registry
 	switch {
 	case err == nil && info.IsDir():
 		if isPath || strings.Contains(word, "/") || isProject(at) {
@@ -115,7 +116,7 @@ func local(word string) (Source, error) {
 		return command(interpreter(ext), word), nil
 	case err == nil && strings.Contains(word, "/"):
 		return command(word), nil
-	case isPath || isBundle(ext):
+	case isPath || isBundle(ext) || (ext == ".json" || interpreter(ext) != "") && !strings.ContainsAny(folder, "@."):
 		return Source{}, fmt.Errorf("there is no %s", at)
 	}
 	if strings.HasPrefix(word, "@") && provisionable(word) {
