@@ -142,7 +142,7 @@ func (p *pipe) read(lines chan<- []byte, stop func()) {
 	in := bufio.NewReader(p.In)
 	for {
 		line, err := in.ReadBytes('\n')
-		if line = bytes.TrimSpace(line); len(line) > 0 {
+		if line = bytes.TrimSpace(bytes.TrimPrefix(line, []byte("\ufeff"))); len(line) > 0 {
 			select {
 			case lines <- line:
 			case <-p.ctx.Done():
