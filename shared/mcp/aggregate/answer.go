@@ -37,7 +37,7 @@ func (g *Group) greeting(ctx context.Context, version string, client bridge.Requ
 	}
 	members := g.lists(known)
 	whole = !slices.ContainsFunc(members, func(m group.List) bool { return m.Result == nil })
-	return group.Greeting(g.names, members...), whole, nil
+	return group.Greeting(g.names, g.Plain, members...), whole, nil
 }
 
 // firstGreetings is how long the first answer to a client waits for members without a box. It must

@@ -13,8 +13,12 @@ func Info() json.RawMessage { return json.RawMessage(`{"name":"dormouse","versio
 
 // Greeting returns the result of initialize of a group, without a protocol version. It joins the
 // capabilities and the instructions in the members' answers to initialize. A member whose Result is
-// nil counts as having all capabilities.
-func Greeting(names *Names, members ...List) json.RawMessage {
+// nil counts as having all capabilities. plain is that of [Names.Merge].
+func Greeting(names *Names, plain bool, members ...List) json.RawMessage {
+	begin := "begin"
+	if plain {
+		begin = "may begin"
+	}
 	all := map[string]any{}
 	var instructions []string
 	for _, m := range members {
@@ -34,7 +38,7 @@ func Greeting(names *Names, members ...List) json.RawMessage {
 			join(all, has)
 		}
 		if text, ok := wire.String(wire.Lookup(m.Result, "instructions")); ok && text != "" {
-			instructions = append(instructions, "# "+m.Member+" (names begin with "+wordOf(m.Member)+separator+")\n\n"+text)
+			instructions = append(instructions, "# "+m.Member+" (names "+begin+" with "+wordOf(m.Member)+separator+")\n\n"+text)
 		}
 	}
 	for _, kind := range []string{"tools", "prompts", "resources"} {

@@ -131,11 +131,13 @@ func TestSearchRanksNamesBeforeDescriptions(t *testing.T) {
 }
 
 func TestGreetingJoinsMembers(t *testing.T) {
-	got := string(group.Greeting(group.NewNames([]string{"a", "b"}),
+	got := string(group.Greeting(group.NewNames([]string{"a", "b"}), false,
 		group.List{Member: "a", Result: json.RawMessage(`{"capabilities":{"tools":{},"resources":{"subscribe":false}},"instructions":"be kind"}`)},
 		group.List{Member: "b", Result: json.RawMessage(`{"capabilities":{"logging":{},"resources":{"subscribe":true},"experimental":{"x":{}}}}`)}))
 	want := `{"capabilities":{"logging":{},"resources":{"listChanged":true,"subscribe":true},"tools":{"listChanged":true}},"serverInfo":{"name":"dormouse","version":"1"},"instructions":"# a (names begin with a__)\n\nbe kind"}`
 	commontest.Equal(t, want, got)
+	got = string(group.Greeting(group.NewNames([]string{"a"}), true, group.List{Member: "a", Result: json.RawMessage(`{"instructions":"be kind"}`)}))
+	commontest.Contains(t, "of plain names", "# a (names may begin with a__)", got)
 }
 
 // Each URI of a group is that of one member's resource, and begins as clients expect it.
@@ -159,10 +161,10 @@ func TestGreetingHasTheExtensionsOfAllMembers(t *testing.T) {
 	greeting := func(capabilities string) group.List {
 		return group.List{Member: "a", Result: json.RawMessage(`{"capabilities":{` + capabilities + `}}`)}
 	}
-	got := group.Greeting(n, greeting(`"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html"]},"io.modelcontextprotocol/tasks":{}}`),
+	got := group.Greeting(n, false, greeting(`"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html"]},"io.modelcontextprotocol/tasks":{}}`),
 		greeting(`"extensions":{"io.modelcontextprotocol/skills":{"directoryRead":true}}`), greeting(`"extensions":{"io.modelcontextprotocol/skills":{}}`))
 	commontest.Equal(t, `{"io.modelcontextprotocol/skills":{"directoryRead":true},"io.modelcontextprotocol/ui":{"mimeTypes":["text/html"]}}`, string(wire.Lookup(got, "capabilities", "extensions")))
-	if got = group.Greeting(n, greeting(`"extensions":{"io.modelcontextprotocol/tasks":{}}`)); wire.Lookup(got, "capabilities", "extensions") != nil {
+	if got = group.Greeting(n, false, greeting(`"extensions":{"io.modelcontextprotocol/tasks":{}}`)); wire.Lookup(got, "capabilities", "extensions") != nil {
 		t.Errorf("got %s", got)
 	}
 }
