@@ -133,6 +133,7 @@ type turn struct {
 	server     string
 	session    storage.ID
 	id         json.RawMessage
+	batch      []wire.Message // the messages of a batch
 	method     string
 	err        error
 	tenant     string
@@ -289,6 +290,9 @@ func (x *turn) message(ctx context.Context, data []byte) ([]byte, error) {
 	}
 	msgs, batch, err := wire.ParseBody(data)
 	x.method, x.id = subject(msgs)
+	if batch {
+		x.batch = msgs
+	}
 	x.called.asks(msgs)
 	ctx = x.called.in(ctx)
 	if err != nil {
@@ -447,6 +451,9 @@ func (x *turn) holder(ctx context.Context, k storage.Connection) (p party, err e
 func (x *turn) refuse(err error) (status int, body []byte) {
 	p := problemOf(err)
 	x.err = logged(err, p)
+	if answers := refusedAll(x.batch, p.rpc); answers != nil { // no HTTP status refuses the other requests
+		return p.status, wire.Array(answers)
+	}
 	return p.status, wire.ErrorResponse(x.id, p.rpc)
 }
 

@@ -84,7 +84,7 @@ func TestSocketAnswersErrorsAsFrames(t *testing.T) {
 		"two tokens to some":     {`{"jsonrpc":"2.0","id":3,"method":"m","params":{"_meta":{"progressToken":7},"_Meta":{}}}`, `"id":3,"error":{"code":-32600`},
 		"initialize again":       {initialize, `"id":0,"error":{"code":-32600`},
 		"initialize in a batch":  {`[` + initialize + `]`, `"id":0,"error":{"code":-32600`},
-		"batch":                  {`[` + wsCall("4", "x") + `]`, `"id":4,"error":{"code":-32600`},
+		"batch":                  {`[` + wsCall("4", "x") + `,` + initialized + `,` + wsCall("6", "x") + `]`, `each message by itself"}},{"jsonrpc":"2.0","id":6,"error":{"code":-32600`},
 		"modern":                 {`{"jsonrpc":"2.0","id":5,"method":"server/discover"}`, `"id":5,"error":{"code":-32022`},
 		"response to nobody":     {`{"jsonrpc":"2.0","id":"q","result":{}}`, ``},
 		"notification to nobody": {`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{}}`, ``},
