@@ -15,9 +15,10 @@ import (
 // stop that follows takes [stopTime] at most.
 const drainWithin = 30 * time.Second
 
-// drain waits until no call is in flight and no box runs, for drainWithin at most, or until ctx ends.
-// It tells the boxes to end after their calls. Meanwhile the machine accepts no new connections; if a
-// service manager holds the listening sockets, their clients wait for the next process. Open
+// drain waits until no call is in flight and all boxes are asleep, for drainWithin at most, or until
+// ctx ends. It tells the boxes to end after their calls. Meanwhile the machine accepts no new
+// connections; if a service manager holds the listening sockets, their clients wait for the next
+// process. Open
 // connections stay open, so that clients can answer questions of servers. In protocol version
 // 2026-07-28, a call that waits for an answer of its client exists only in the store, and goes on in
 // the next process.
@@ -36,9 +37,8 @@ func drain(ctx context.Context, m *machine) {
 	}
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
-	told := map[string]bool{} // ids of the tasks whose boxes were told to end
-	for inFlight(ctx, m) || m.boxesRun(ctx) {
-		haltAwake(ctx, m, told)
+	told := map[string]time.Time{} // when the boxes of tasks were told to end, by the ids of the tasks
+	for haltBoxes(ctx, m, told) || inFlight(ctx, m) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -125,27 +125,37 @@ func suspended(ctx context.Context, m *machine) (servers []string) {
 	return servers
 }
 
-// haltAwake tells each box that is awake to end its processes when they have nothing in flight. The
-// argument told has the ids of the tasks that were told already. haltAwake leaves out a box that
-// still starts, because its first call is still to come.
-func haltAwake(ctx context.Context, m *machine, told map[string]bool) {
+// tellAgain is the time after which a box is told again to end: a process that it started after it
+// was told has not heard of it.
+const tellAgain = time.Second
+
+// haltBoxes tells each box that is awake to end its processes when they have nothing in flight. The
+// argument told says when the boxes of tasks were told already. haltBoxes does not tell a box that
+// still starts, because its first call is still to come. It reports whether a box is not yet asleep.
+// The runner of one that is asleep stays connected for a while, which the stop cuts short.
+func haltBoxes(ctx context.Context, m *machine, told map[string]time.Time) (run bool) {
 	tasks, err := tasksOf(ctx, m)
 	if err != nil {
-		return
+		return false
 	}
 	halt := m.functions.Operators().Halt
 	for _, t := range tasks {
-		if told[t.ID] || t.State == fleet.Stopped {
+		if t.State == fleet.Stopped {
 			continue
 		}
 		b, err := m.functions.Records().Box(ctx, storage.BoxID(t.Box))
-		if err != nil || b.State != storage.Awake {
+		if err == nil && b.State == storage.Asleep {
+			continue
+		}
+		run = true
+		if err != nil || b.State != storage.Awake || time.Since(told[t.ID]) < tellAgain {
 			continue
 		}
 		if _, err := halt(ctx, b.ID, frame.Halt{By: "the end of dormouse run", In: drainWithin.Milliseconds(), Keep: true}); err != nil {
 			m.log.Warn("a box could not be told that the machine ends", "box", t.Box, "error", err)
 			continue
 		}
-		told[t.ID] = true
+		told[t.ID] = time.Now()
 	}
+	return run
 }

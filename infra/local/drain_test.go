@@ -1,6 +1,7 @@
 package local
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -10,11 +11,14 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 	"github.com/dormouse-mcp/dormouse/infra/runner"
+	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
 // Ctrl-C waits for calls that have no box, and no longer than boxes wait for theirs.
@@ -65,4 +69,41 @@ func TestACallInABoxIsInFlightOnlyAsLongAsItsBox(t *testing.T) {
 		m.lines.Observe(&observe.Event{Kind: observe.Request, Tool: "t", Outcome: observe.Open, Stream: "1", Account: storage.Account{Server: server}})
 		commontest.EqualIn(t, server, want, inFlight(t.Context(), m))
 	}
+}
+
+// haltable is a machine with one box, whose runner never ends.
+type haltable struct {
+	*stub
+	halt func() (up bool, err error)
+}
+
+func (h *haltable) Boxes() []fleet.Status {
+	return []fleet.Status{{ID: "task", Box: "local/one", State: fleet.Running}}
+}
+
+func (h *haltable) Operators() api.Options {
+	return api.Options{Acts: api.Acts{Halt: func(context.Context, storage.BoxID, frame.Halt) (bool, error) { return h.halt() }}}
+}
+
+// A process that started when its box had just been told to end does not know that. The runner of
+// a box that is asleep stays connected for 5 s, and no stop waits for it.
+func TestBoxesAreToldToEndUntilTheyAreAsleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, f := idleMachine(t, 0)
+		box := storage.Box{ID: "local/one", Tenant: "local", Server: "one", Gen: 1, State: storage.Awake}
+		commontest.OK(t, f.store.SaveBox(t.Context(), box))
+		halts := 0
+		m.functions = &haltable{f, func() (bool, error) {
+			if halts++; halts == 2 {
+				box.Rev, box.State = 1, storage.Asleep
+				commontest.Check(t, f.store.SaveBox(t.Context(), box))
+			}
+			return true, nil
+		}}
+		told, begun := map[string]time.Time{}, time.Now()
+		for haltBoxes(t.Context(), m, told) && time.Since(begun) < drainWithin {
+			time.Sleep(100 * time.Millisecond)
+		}
+		commontest.EqualIn(t, "the wait", tellAgain+100*time.Millisecond, time.Since(begun))
+	})
 }
