@@ -367,3 +367,14 @@ func TestARefusalIsInTheErrorOfTheCallThatMetIt(t *testing.T) {
 	commontest.Eventually(t, "the log is closed", func() bool { _, closed := kept.read(); return closed })
 	commontest.EqualIn(t, "refusals in the log", 1, strings.Count(kept.String(), " network: b.test was refused\n"))
 }
+
+func TestContainerThatReadsNothingIsTold(t *testing.T) {
+	for line, want := range map[string]string{
+		"docker run --rm img -t x": "needs -i", "docker run -it --rm img": "without -t", "docker run -i --rm img -t x": "", "docker ps": "", "node run": "",
+	} {
+		words := strings.Fields(line)
+		if got := ofDockerRun(words[0], words[1:]); !strings.Contains(got, want) || (got == "") != (want == "") {
+			t.Errorf("%s: %q, want %q", line, got, want)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package box
 import (
 	"cmp"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -131,6 +132,24 @@ func marked(line string) string {
 		return ""
 	}
 	return line + " (stdout)"
+}
+
+// ofDockerRun returns advice for a container that failed to start: a container without -i reads
+// nothing, and with -t it needs a terminal.
+func ofDockerRun(command string, args []string) string {
+	if engine := filepath.Base(command); engine != "docker" && engine != "podman" || len(args) == 0 || args[0] != "run" {
+		return ""
+	}
+	has := func(words ...string) bool {
+		return slices.ContainsFunc(args, func(arg string) bool { return slices.Contains(words, arg) })
+	}
+	switch {
+	case has("-it", "-ti", "--tty"):
+		return ". Write -i without -t: a server has no terminal"
+	case !has("-i", "--interactive", "--interactive=true", "-di", "-id"):
+		return ". docker run needs -i: without it the server reads nothing"
+	}
+	return ""
 }
 
 // scriptsNotRun returns advice for a process that failed to start: it names the packages whose

@@ -121,6 +121,7 @@ func (p *process) obituary() *fault {
 		if f.data.NoiseLines > 0 {
 			f.after += ". It writes to stdout, which is for MCP only: write to stderr"
 		}
+		f.after += ofDockerRun(p.box.server.Command, p.box.server.Args)
 	}
 	return f
 }

@@ -77,6 +77,9 @@ func (s Server) container() (c Container, here string, ok bool, err error) {
 		}
 		switch name {
 		case "-i", "--interactive", "--rm", "--init":
+			if name == "-i" && value == "t" {
+				return c, "", true, fmt.Errorf("docker run %s: a server has no terminal: write -i", word)
+			}
 			if joined && value != "true" {
 				return c, "", true, fmt.Errorf("docker run %s: a box cannot do without it", word)
 			}

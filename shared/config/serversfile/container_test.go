@@ -61,7 +61,7 @@ func TestTheKeeperFollowsMoreOfDocker(t *testing.T) {
 		})
 	}
 	for args, named := range map[string]string{
-		"-i --privileged img": "--privileged", "-it img": "-it", "-p 1:1 img": "-p", "--rm=false img": "--rm=false", "-i -e": "-e", "-i --rm": "image", "--cap-add ALL img": "--cap-add",
+		"-i --privileged img": "--privileged", "-it img": "-it: a server has no terminal", "-p 1:1 img": "-p", "--rm=false img": "--rm=false", "-i -e": "-e", "-i --rm": "image", "--cap-add ALL img": "--cap-add",
 		"-v": "-v", "-v data:/y img": "-v", "-v /x img": "-v", "-v /x:/y:cached img": "-v", "--network host img": "--network", "--mount type=volume,src=/a,dst=/b img": "--mount",
 		"--mount src=/a:/c,type=bind,dst=/b img": "--mount", "-m 1 img": "-m", "-m x img": "-m", "--cpus none img": "--cpus", "--pids-limit x img": "--pids-limit", "--tmpfs run img": "--tmpfs",
 	} {
