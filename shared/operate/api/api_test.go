@@ -570,9 +570,11 @@ func TestCallsAreOfTheCallersTenantAndServers(t *testing.T) {
 func TestAMachineTellsWhatItKnowsBesideTheStore(t *testing.T) {
 	native, _, err := serversfile.Parse([]byte(`{"mcpServers":{"one":{"command":"a"},"own":{"x-dormouse":{"native":"own"}},"lost":{"x-dormouse":{"native":"lost"}}}}`), "servers.json", nil)
 	commontest.OK(t, err)
+	last := map[string][]api.Start{"other": {{Failed: true, Reason: "no key"}}}
 	p := newPlace(t, func(o *api.Options) {
 		o.Servers = func() *serversfile.File { return native }
 		o.Notes = func() []string { return []string{"servers.json:1:1: it is broken"} }
+		o.Starts = func(_ context.Context, q api.StartQuery) ([]api.Start, error) { return last[q.Tenant], nil }
 		o.NativeTools = func(_ context.Context, tenant, server string) ([]json.RawMessage, error) {
 			if server == "lost" {
 				return nil, storage.Errorf(storage.NotFound, "no such server")
@@ -619,6 +621,11 @@ func TestAMachineTellsWhatItKnowsBesideTheStore(t *testing.T) {
 	p.ask("operator", "GET", "/api/v1/servers", "", &all)
 	if s := all.Servers[0]; s.State != api.Asleep || s.Why != "" {
 		t.Errorf("with a box that sleeps, the server is %+v", s)
+	}
+	last["acme"] = last["other"]
+	p.ask("operator", "GET", "/api/v1/servers", "", &all)
+	if s := all.Servers[0]; s.State != api.Failed || s.Why != "no key" {
+		t.Errorf("after a start for the tenant failed, the server is %+v", s)
 	}
 	if p.ask("narrow", "GET", "/api/v1/servers", "", &all); len(all.Servers) != 0 {
 		t.Errorf("a key for another server sees %+v", all)

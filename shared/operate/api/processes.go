@@ -44,7 +44,10 @@ func (x *exchange) status() (Status, error) {
 		return s, err
 	}
 	if x.caller.Tenant != "" {
-		s.Gateways, s.Failed = nil, nil
+		s.Gateways = nil
+		if s.Failed, err = x.ownFailures(s.Failed); err != nil {
+			return s, err
+		}
 	}
 	hidden := func(box string) bool { return !x.caller.may(storage.BoxID(box).Parts()) }
 	s.Boxes = slices.DeleteFunc(s.Boxes, func(b Box) bool { return hidden(b.Box) })
@@ -60,6 +63,24 @@ func (x *exchange) status() (Status, error) {
 		}
 	}
 	return s, nil
+}
+
+// ownFailures returns the failed servers whose last start for the caller's tenant failed, and why.
+func (x *exchange) ownFailures(all map[string]string) (map[string]string, error) {
+	own := map[string]string{}
+	for server := range all {
+		if x.h.Starts == nil || !x.caller.may(x.caller.Tenant, server) {
+			continue
+		}
+		last, err := x.h.Starts(x.r.Context(), StartQuery{Tenant: x.caller.Tenant, Server: server, Limit: 1})
+		if err != nil {
+			return nil, err
+		}
+		if len(last) > 0 && last[0].Failed {
+			own[server] = last[0].Reason
+		}
+	}
+	return own, nil
 }
 
 // storedStatus returns the boxes that the store says are up.

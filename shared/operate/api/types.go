@@ -111,8 +111,9 @@ type Status struct {
 	// processes that are not started yet, and those that failed or were stopped while their box is
 	// still up. On a stack, Processes is null.
 	Processes []Process `json:"processes"`
-	// Failed says by server why its last start failed, if none has succeeded since. Failed is nil if
-	// that is unknown, as on a stack, and for callers that do not see all tenants.
+	// Failed says by server why its last start failed, if none has succeeded since; for callers that
+	// do not see all tenants, the last start for their tenant. Failed is nil if that is unknown, as on a
+	// stack.
 	Failed   map[string]string `json:"-"`
 	Gateways []Gateway         `json:"gateways,omitempty"` // the WebSocket APIs of one machine; only for callers that see all tenants
 }
