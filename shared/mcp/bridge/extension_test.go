@@ -30,8 +30,8 @@ func from(t *testing.T, method, capabilities string) bridge.Request {
 // pass as they are, but for a process that is started for clients of the modern era.
 func TestExtensionsReachTheOtherEnd(t *testing.T) {
 	legacy := bridge.ReadLegacy(json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{` + withTasks + `}}`))
-	discover := json.RawMessage(`{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{},` + withTasks + `}}`)
-	handshake := json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{},` + withTasks + `}}`)
+	discover := json.RawMessage(`{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{},` + withTasks + `},"_meta":{"mine":1.0,"` + wire.MetaServerInfo + `":{}}}`)
+	handshake := json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{},` + withTasks + `},"_meta":{"mine":1.0}}`)
 	const superset = `"roots":{},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}`
 	of := func(raw json.RawMessage, path ...string) string { return string(wire.Lookup(raw, path...)) }
 	for name, tt := range map[string]struct{ got, want string }{
@@ -42,6 +42,8 @@ func TestExtensionsReachTheOtherEnd(t *testing.T) {
 		"2026 to 2025, the server":                 {of(bridge.Discover(handshake, false), "capabilities"), `{"tools":{},` + hostile + `}`},
 		"2026 to 2026, the server, from a record":  {of(bridge.Discover(legacy.Initialize(discover), false), "capabilities"), `{"tools":{},` + hostile + `}`},
 		"2026 to 2026, the server, with our tasks": {of(bridge.Discover(legacy.Initialize(discover), true), "capabilities", "extensions", "io.modelcontextprotocol/tasks"), `{}`},
+		"2025 to 2026, _meta of the server":        {of(legacy.Initialize(discover), "_meta"), `{"mine":1.0}`},
+		"2026 to 2025, _meta of the server":        {of(bridge.Discover(handshake, false), "_meta"), `{"mine":1.0}`},
 	} {
 		commontest.SameIn(t, name, tt.want, tt.got)
 	}

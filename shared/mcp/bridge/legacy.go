@@ -96,8 +96,13 @@ func (l Legacy) Initialize(discover json.RawMessage) json.RawMessage {
 	if instructions := wire.Lookup(discover, "instructions"); instructions != nil {
 		o = append(o, member{"instructions", instructions})
 	}
+	if meta := wire.Lookup(discover, "_meta"); meta != nil {
+		o = append(o, member{"_meta", meta}).withoutMeta(isServerInfo)
+	}
 	return o.encode()
 }
+
+func isServerInfo(key string) bool { return key == wire.MetaServerInfo }
 
 // Plain returns a modern server's result of a method in the form of the legacy era. In a result of an
 // extension's method, ttlMs stays if there is no cacheScope, and the other way round: it belongs to the
@@ -111,7 +116,7 @@ func Plain(method string, result json.RawMessage) json.RawMessage {
 	if !wire.OfExtension(method) || o.get("ttlMs") != nil && o.get("cacheScope") != nil {
 		o = o.without("ttlMs", "cacheScope")
 	}
-	return o.withoutMeta(func(key string) bool { return key == wire.MetaServerInfo }).encode()
+	return o.withoutMeta(isServerInfo).encode()
 }
 
 // PlainFault returns a modern server's error object in the form of the legacy era. The legacy
