@@ -16,7 +16,7 @@ func TestWhatIsTooLargeForTheLogDoesNotTakeItsCallWithIt(t *testing.T) {
 	r.say(wire.ResultResponse([]byte(`"a"`), much))
 	r.say(wire.ResultResponse([]byte(`2`), []byte(`{}`)))
 	want := []string{
-		`{"jsonrpc":"2.0","id":"a","error":{"code":-32603,"message":"tool_call: the answer is too large for the log","data":{"phase":"tool_call"}}}`,
+		`{"jsonrpc":"2.0","id":"a","error":{"code":-32603,"message":"tool_call: the answer has 16777266 bytes, over the limit of 16777216","data":{"phase":"tool_call"}}}`,
 		`{"jsonrpc":"2.0","id":2,"result":{}}`,
 	}
 	var got []string

@@ -3,6 +3,7 @@ package native
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -227,7 +228,7 @@ func (r *run) tooLarge(raw []byte) []byte {
 		r.warn(storage.Errorf(storage.TooLarge, "a notification of the server was left out: it has %d bytes", len(raw)))
 		return nil
 	}
-	return wire.ErrorResponse(m.ID, failure(phaseToolCall, "the answer is too large for the log"))
+	return wire.ErrorResponse(m.ID, failure(phaseToolCall, fmt.Sprintf("the answer has %d bytes, over the limit of %d", len(raw), storage.MaxBatchBytes)))
 }
 
 // mark writes the item of the claim, if the store does not have it. If the session has ended
