@@ -83,7 +83,11 @@ func (r *reloader) reload() (serversfile.Changes, error) {
 	}
 	if err != nil {
 		name, why := filepath.Base(r.m.cfg.Servers), brief(err)+"; what was there before is still served"
-		r.m.file.breaks(name + ":" + why)
+		between := ": "
+		if errors.As(err, new(*serversfile.Error)) { // why begins with the place in the file
+			between = ":"
+		}
+		r.m.file.breaks(name + between + why)
 		if text := err.Error(); text != r.refused {
 			r.refused = text
 			r.m.recorder.Record(journal.Event{Kind: journal.ServersRefused, Name: name, Reason: why})
