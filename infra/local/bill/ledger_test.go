@@ -178,14 +178,16 @@ func TestALedgerThatWasNotSavedIsSavedAMinuteLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		folder := filepath.Join(t.TempDir(), "later")
 		l := openLedger(t, folder)
-		unlisted := errors.New("boxes cannot be listed")
-		l.running = func(context.Context) ([]fleet.Status, error) { return nil, unlisted }
+		failed := false
+		l.running = func(context.Context) (_ []fleet.Status, err error) {
+			if !failed {
+				failed, err = true, errors.New("boxes cannot be listed")
+			}
+			return nil, err
+		}
 		record(l, spentLine)
 		go l.Keep(t.Context())
-		time.Sleep(saveEvery)
-		synctest.Wait()
-		unlisted = nil
-		time.Sleep(saveEvery) // there is no folder yet
+		time.Sleep(2*saveEvery + time.Second) // the second time there is no folder yet
 		synctest.Wait()
 		commontest.OK(t, os.Mkdir(folder, 0o700))
 		time.Sleep(saveEvery)
