@@ -1,26 +1,10 @@
 package dormouse
 
 import (
-	"context"
 	"strings"
 	"testing"
 
-	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
-	"github.com/dormouse-mcp/dormouse/shared/core/storage"
-	"github.com/dormouse-mcp/dormouse/shared/store/storagetest"
 )
-
-// crowd is a store with endless sessions of strangers.
-type crowd struct{ storage.Store }
-
-func (crowd) List(_ context.Context, _ string, _ storage.ID, limit int) ([]storage.Session, error) {
-	return make([]storage.Session, limit), nil
-}
-
-func TestTheSearchForAPrincipalEnds(t *testing.T) {
-	known, err := ofPrincipal{"ada", "default"}.known(t.Context(), crowd{storagetest.NewMemory()})
-	commontest.Equal(t, true, known && err == nil)
-}
 
 func TestSecretsAreSetListedAndRemoved(t *testing.T) {
 	s := newShell(t)

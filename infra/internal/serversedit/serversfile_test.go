@@ -169,20 +169,6 @@ func TestAVariableThatIsSetTakesThePlaceOfItsLines(t *testing.T) {
 	}
 }
 
-func FuzzKeep(f *testing.F) {
-	f.Add("K", "it's \"$X\"\r\n#")
-	f.Fuzz(func(t *testing.T, name, value string) {
-		e := serversedit.NewEnv([]byte("A=b\n"), nil)
-		variable, err := e.Keep("s", name, value)
-		if err != nil {
-			return
-		}
-		if got, ok := serversfile.ParseEnv(e.Text())[variable]; !ok || got != value {
-			t.Fatalf("%q is read as %q from %q", value, got, e.Text())
-		}
-	})
-}
-
 func TestValueNeverReplacesAnother(t *testing.T) {
 	e := serversedit.NewEnv([]byte("KEY=one\n"), func(name string) (string, bool) { return "outside", name == "HOME" })
 	for _, c := range []struct{ server, name, value, want string }{

@@ -90,28 +90,3 @@ func TestWordsOfClientsAreTakenOver(t *testing.T) {
 		})
 	}
 }
-
-func FuzzRead(f *testing.F) {
-	for _, pattern := range []string{"*/*.json", "*/.*/*.json", "*/*.toml"} {
-		files, err := filepath.Glob("testdata/forms/" + pattern)
-		if err != nil || files == nil {
-			f.Fatal(files, err)
-		}
-		for _, file := range files {
-			text, err := os.ReadFile(file)
-			commontest.OK(f, err)
-			f.Add(text)
-		}
-	}
-	f.Fuzz(func(t *testing.T, text []byte) {
-		src, err := serversedit.Read(text, "mcp", true)
-		if err != nil {
-			return
-		}
-		for _, s := range src.Servers {
-			if _, _, err := serversedit.ParseEntry(s.JSON); s.Why == "" && err != nil {
-				t.Fatalf("%s: nothing is wrong, but %v", s.JSON, err)
-			}
-		}
-	})
-}

@@ -2,28 +2,10 @@ package policy_test
 
 import (
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/policy"
 )
-
-func FuzzEmail(f *testing.F) {
-	for _, seed := range []string{"ada@a.example", "*@a.example", "@a.example", "a@b@a.example", "a\x00@a.example", "ADA@A.EXAMPLE"} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, email string) {
-		fits := func(pattern string) bool {
-			return policy.Rule{Emails: []string{pattern}}.Fits(map[string]any{"email": email, "email_verified": true})
-		}
-		if fits("*@a.example") && !strings.HasSuffix(strings.ToLower(email), "@a.example") {
-			t.Errorf("%q is of a.example", email)
-		}
-		if fits("ada@a.example") && strings.ToLower(email) != "ada@a.example" {
-			t.Errorf("%q is ada", email)
-		}
-	})
-}
 
 func TestRulesReadTheClaimsOfTheirToolsToo(t *testing.T) {
 	rules := policy.Rules{"files": {Groups: []string{"eng"}, Tools: map[string]policy.Rule{

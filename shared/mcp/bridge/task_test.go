@@ -1,7 +1,6 @@
 package bridge_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -84,25 +83,4 @@ func TestTaskRefusesWhatItsClientCannotBeAsked(t *testing.T) {
 	if detailed := string(task.Detailed(nil, made(), time.Second)); !strings.Contains(detailed, `"includeContext":"none"`) || strings.Contains(detailed, "https://x") {
 		t.Errorf("got %s", detailed)
 	}
-}
-
-func FuzzTask(f *testing.F) {
-	f.Add(`"id":"q1","method":"elicitation/create","params":{}`, `{"q1":{"action":"accept"}}`, "abcdef")
-	f.Add(`"id":"`+string(taskStream)+`","error":{"code":-32042}`, `{"q1":7}`, "")
-	f.Add(`"method":"notifications/cancelled","params":{"requestId":{}}`, `[]`, "z")
-	f.Fuzz(func(t *testing.T, event, responses, abilities string) {
-		task := taskAfter(abilities, event)
-		answers, err := task.Answers([]byte(responses), nil)
-		if err != nil && len(answers) > 0 {
-			t.Errorf("answers %s with %v", answers, err)
-		}
-		for _, raw := range append(answers, task.Refusals(nil)...) {
-			if m, err := wire.Parse(raw); err != nil || m.Kind != wire.Response {
-				t.Errorf("%s is no response: %v", raw, err)
-			}
-		}
-		if raw := task.Detailed(nil, made(), time.Second); !json.Valid(raw) {
-			t.Errorf("no JSON: %s", raw)
-		}
-	})
 }
