@@ -107,20 +107,3 @@ func TestTheEndOfAServersSessionLosesNoPlaceOverSSE(t *testing.T) {
 		commontest.EqualIn(t, "answers, with that to initialize", 4, answers)
 	})
 }
-
-func TestTheEndOfAServersSessionLosesNoPlaceInAPoll(t *testing.T) {
-	grouped(t, 2, nil, func(t *testing.T, w *world) {
-		c := w.openGroup()
-		c.call("s0__echo")
-		member := sessions.MemberID(storage.ID(c.session), "s0")
-		w.outside(member).say("of s0")
-		last := c.get("").lastID(t)
-		commontest.OK(t, sessions.New(w.store, w.backend, w.limits).Terminate(t.Context(), member))
-		c.call("s1__echo")
-		last = c.get(last).lastID(t)
-		c.call("s0__echo")
-		if got := c.get(last).body; strings.Contains(got, "of s0") {
-			t.Errorf("what the client had got comes again: %s", got)
-		}
-	})
-}

@@ -4,13 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"log/slog"
 	"math"
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -194,32 +191,6 @@ func TestNoCallOfAStoreIsForNothing(t *testing.T) {
 			m.Call(args) // most calls fail; they are billed, too
 			if got := e.Spent(); got.ReadUnits+got.WriteUnits < 1 {
 				t.Errorf("%s of %s is billed with %+v", name, of, got)
-			}
-		}
-	}
-}
-
-func TestALongFieldOfARecordIsBilledInWhole(t *testing.T) {
-	long := `"` + strings.Repeat("x", 8<<10) + `"`
-	for _, field := range slices.Concat(reflect.VisibleFields(reflect.TypeFor[storage.Session]()), reflect.VisibleFields(reflect.TypeFor[storage.Box]())) {
-		if slices.Contains([]string{"ID", "State", "Quit", "Transport", "Group", "Pusher", "Code", "Installed", "Era", "Place"}, field.Name) { // these are short
-			continue
-		}
-		for _, value := range []string{long, "[" + long + "]", `{"Nonce":` + long + `,"Detail":` + long + `}`} {
-			record := fmt.Appendf(nil, `{%q:%s}`, field.Name, value)
-			s, odd := storage.UnmarshalSession(record)
-			b, alsoOdd := storage.UnmarshalBox(record)
-			if odd != nil || alsoOdd != nil { // the field has no such value
-				continue
-			}
-			s.ID, b.ID = "s", "b"
-			e := meter.Estimate(storagetest.NewMemory())
-			commontest.OK(t, errors.Join(e.Create(t.Context(), s), e.SaveBox(t.Context(), b)))
-			before := e.Spent()
-			_, _, err := e.Load(t.Context(), "s", "b")
-			commontest.OK(t, err)
-			if got := e.Spent().Minus(before).ReadUnits; got < 6 {
-				t.Errorf("records with a long %s are read for %v units", field.Name, got)
 			}
 		}
 	}
