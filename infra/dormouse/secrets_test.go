@@ -3,7 +3,6 @@ package dormouse
 import (
 	"strings"
 	"testing"
-
 )
 
 func TestSecretsAreSetListedAndRemoved(t *testing.T) {
