@@ -209,7 +209,10 @@ func (w *world) started() transport.Options {
 
 // handler returns a new function, or with Outlive the one program that stays.
 func (w *world) handler() *transport.HTTP {
-	if w.stays == nil || w.opts.Outlive == nil {
+	if w.opts.Outlive == nil {
+		return transport.New(w.started())
+	}
+	if w.stays == nil {
 		w.stays = transport.New(w.started())
 	}
 	return w.stays
