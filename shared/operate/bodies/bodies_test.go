@@ -131,7 +131,7 @@ func TestSecretsAreHiddenInEveryForm(t *testing.T) {
 					t.Errorf("read is %s", read)
 				}
 				for _, form := range []string{token, text(token), escaped(token), code([]byte(token))[:8], pin, "hunter2", "abcdef123456"} {
-					if strings.Contains(read, form) || strings.Contains(d.lines.String(), form) {
+					if strings.Contains(read, form) || form != pin && strings.Contains(d.lines.String(), form) { // sealed text may have four digits by chance
 						t.Errorf("%s has %s", read, form)
 					}
 				}
