@@ -100,6 +100,7 @@ func TestTheEndOfAServersSessionLosesNoPlaceOverSSE(t *testing.T) {
 		answers := 0
 		for _, call := range []string{callOf("s1__echo"), callOf("s0__echo")} {
 			c.accepted(call)
+			time.Sleep(time.Second)
 			a := c.gone()
 			c.follow("", lastEventIs, a.lastID(t))
 			answers += len(messagesOf(t, a))

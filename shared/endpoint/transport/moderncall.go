@@ -30,6 +30,7 @@ func (m modern) call() error {
 	if state.Stream == "" {
 		return m.resend(turn)
 	}
+	m.x.opts.asked.Delete(state.Stream) // this request reports the end, which may come as soon as the server has the answers
 	call, server, err := m.x.opts.Host.Reattach(m.ctx, m.to.Caller, state.Stream, state.From, raws(answers)...)
 	if errors.Is(err, storage.NotFound) {
 		return bridge.BadState()
@@ -172,7 +173,6 @@ func (g *gathering) due(turn *bridge.Turn) time.Time {
 // not known.
 func (m modern) answer(call *sessions.Call, server json.RawMessage, turn *bridge.Turn) error {
 	m.x.called.stream, m.x.called.again = call.Stream(), m.req.State != ""
-	m.x.opts.asked.Delete(call.Stream())
 	out := newReply(m)
 	if after, ok := m.after(call.Learned()); ok {
 		out.task = m.x.begun.Add(after)
