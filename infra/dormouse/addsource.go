@@ -19,6 +19,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
 	"github.com/dormouse-mcp/dormouse/infra/internal/sources"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
@@ -378,7 +380,7 @@ func questionOf(server string, o sources.Option) string {
 	case !o.Required:
 		what += ", or nothing"
 	}
-	return fmt.Sprintf("%s needs %s: ", server, oneLine(what))
+	return fmt.Sprintf("%s needs %s: ", server, wire.OneLine(what))
 }
 
 // download writes the content of the source's URL to a writer, and returns its SHA-256 in

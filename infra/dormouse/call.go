@@ -251,7 +251,7 @@ func (t tool) askFor(by *terminal, name string) (json.RawMessage, error) {
 	schema := t.InputSchema.Properties[name]
 	what := name + ", " + aOrAn(typeOf(schema))
 	if about, ok := wire.String(wire.Lookup(schema, "description")); ok && about != "" {
-		what += " (" + clip(oneLine(about), 60) + ")"
+		what += " (" + clip(wire.OneLine(about), 60) + ")"
 	}
 	for {
 		answer, err := by.ask(fmt.Sprintf("%s needs %s: ", t.Name, what), false)

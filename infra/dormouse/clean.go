@@ -7,10 +7,11 @@ import (
 	"os"
 	"reflect"
 	"regexp"
-	"strings"
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 
 	"golang.org/x/term"
 )
@@ -78,27 +79,16 @@ func (c cleaned) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// oneLine replaces line breaks and other unprintable characters in a text by spaces, so that it
-// fits into a cell of a table.
-func oneLine(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return ' '
-	}, text)
-}
-
 // inCell returns arg, an argument for fmt, in a form that fits into a cell: a text becomes one line.
 func inCell(arg any) any {
 	switch v := arg.(type) {
 	case error:
-		return oneLine(v.Error())
+		return wire.OneLine(v.Error())
 	case fmt.Stringer:
 		return arg // Stringers are our own types, whose texts are safe
 	}
 	if v := reflect.ValueOf(arg); v.Kind() == reflect.String {
-		return oneLine(v.String())
+		return wire.OneLine(v.String())
 	}
 	return arg
 }

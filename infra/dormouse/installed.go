@@ -17,6 +17,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+
 	"github.com/alecthomas/kong"
 
 	"github.com/dormouse-mcp/dormouse/infra/systemd"
@@ -92,7 +94,7 @@ func (m *serviceManager) tool(ctx context.Context, out io.Writer, name string, a
 		if errors.Is(err, exec.ErrNotFound) {
 			return fmt.Errorf("this machine has no %s: keep dormouse run up another way, as docs/vps.md and docs/container.md say", name)
 		}
-		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, oneLine(said.String()))
+		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, wire.OneLine(said.String()))
 	}
 	return nil
 }

@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+
 	"github.com/dormouse-mcp/dormouse/infra/local/display"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
@@ -61,7 +63,7 @@ func (t *terminal) waits(phase string, names ...string) *waits {
 		w.width = o.Width
 	}
 	for _, name := range names {
-		w.rows = append(w.rows, wait{name: oneLine(name), phase: phase})
+		w.rows = append(w.rows, wait{name: wire.OneLine(name), phase: phase})
 	}
 	go w.show()
 	return w
@@ -87,7 +89,7 @@ func (w *waits) phase(name, text string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if i := w.row(name); i >= 0 && w.rows[i].took == 0 && text != "" {
-		w.rows[i].phase = oneLine(text)
+		w.rows[i].phase = wire.OneLine(text)
 	}
 }
 
@@ -96,12 +98,12 @@ func (w *waits) over(name, text string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if i := w.row(name); i >= 0 {
-		w.rows[i].phase, w.rows[i].took = oneLine(text), max(1, time.Since(w.begun))
+		w.rows[i].phase, w.rows[i].took = wire.OneLine(text), max(1, time.Since(w.begun))
 	}
 }
 
 func (w *waits) row(name string) int {
-	return slices.IndexFunc(w.rows, func(r wait) bool { return r.name == oneLine(name) })
+	return slices.IndexFunc(w.rows, func(r wait) bool { return r.name == wire.OneLine(name) })
 }
 
 // end stops showing the waits. If stay is true, their last lines stay on the terminal.

@@ -18,10 +18,9 @@ const drainWithin = 30 * time.Second
 // drain waits until no call is in flight and all boxes are asleep, for drainWithin at most, or until
 // ctx ends. It tells the boxes to end after their calls. Meanwhile the machine accepts no new
 // connections; if a service manager holds the listening sockets, their clients wait for the next
-// process. Open
-// connections stay open, so that clients can answer questions of servers. In protocol version
-// 2026-07-28, a call that waits for an answer of its client exists only in the store, and goes on in
-// the next process.
+// process. Open connections stay open, so that clients can answer questions of servers. In protocol
+// version 2026-07-28, a call that waits for an answer of its client exists only in the store, and goes
+// on in the next process.
 func drain(ctx context.Context, m *machine) {
 	if m.upkeep.storesNothing() {
 		return // without a store, no call can end

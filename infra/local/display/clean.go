@@ -2,27 +2,17 @@ package display
 
 import (
 	"slices"
-	"strings"
-	"unicode"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// plain replaces each character of a text that could control the terminal by a space. The servers
-// file may be of another author, and an event may quote what others have sent.
-func plain(text string) string {
-	return strings.Map(func(r rune) rune { // strings.Map returns the same string if nothing changes
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return ' '
-	}, text)
-}
-
+// allPlain returns a copy of texts without characters that could control the terminal. The servers file
+// may be of another author, and an event may quote what others have sent.
 func allPlain(texts []string) []string {
 	texts = slices.Clone(texts)
 	for i := range texts {
-		texts[i] = plain(texts[i])
+		texts[i] = wire.OneLine(texts[i])
 	}
 	return texts
 }
@@ -30,7 +20,7 @@ func allPlain(texts []string) []string {
 // plainEvent returns an event with plain texts.
 func plainEvent(e journal.Event) journal.Event {
 	for _, text := range []*string{&e.Name, &e.Detail, &e.Reason, &e.Hint} {
-		*text = plain(*text)
+		*text = wire.OneLine(*text)
 	}
 	e.Lines = allPlain(e.Lines)
 	return e
@@ -38,10 +28,10 @@ func plainEvent(e journal.Event) journal.Event {
 
 // plain returns s with plain texts.
 func (s Start) plain() Start {
-	s.File, s.Notes, s.Servers = plain(s.File), allPlain(s.Notes), slices.Clone(s.Servers)
+	s.File, s.Notes, s.Servers = wire.OneLine(s.File), allPlain(s.Notes), slices.Clone(s.Servers)
 	for i := range s.Servers {
 		for _, text := range []*string{&s.Servers[i].Name, &s.Servers[i].Why, &s.Servers[i].Place} {
-			*text = plain(*text)
+			*text = wire.OneLine(*text)
 		}
 	}
 	return s

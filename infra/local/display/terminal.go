@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 )
 
@@ -166,4 +168,4 @@ func (t *Terminal) ToggleVerbose() {
 func (t *Terminal) Clients() { t.do(t.clients) }
 
 // Say prints a line that is about no particular server.
-func (t *Terminal) Say(text string) { t.do(func() { t.line(time.Now(), "", plain(text)) }) }
+func (t *Terminal) Say(text string) { t.do(func() { t.line(time.Now(), "", wire.OneLine(text)) }) }

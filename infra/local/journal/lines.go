@@ -8,7 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -369,12 +370,7 @@ func plain(text string) string {
 	if len(text) > 4*maxReason {
 		text = text[:4*maxReason]
 	}
-	text = strings.Map(func(r rune) rune { // strings.Map returns the same string if nothing changes
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return ' '
-	}, text)
+	text = wire.OneLine(text)
 	if runes := []rune(text); len(runes) > maxReason {
 		text = string(runes[:maxReason-1]) + "…"
 	}

@@ -14,14 +14,20 @@ const maxClientName = 64
 func ClientName(initialize []byte) string {
 	name, _ := String(Lookup(initialize, "clientInfo", "name"))
 	name = name[:min(len(name), 4*maxClientName)]
-	name = strings.TrimSpace(strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return ' '
-	}, name))
+	name = strings.TrimSpace(OneLine(name))
 	if runes := []rune(name); len(runes) > maxClientName {
 		return string(runes[:maxClientName-1]) + "…"
 	}
 	return name
+}
+
+// OneLine replaces each character of a text that could control a terminal, such as a line break, by a
+// space. The text may come from anybody.
+func OneLine(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, text)
 }
