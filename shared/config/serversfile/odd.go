@@ -1,7 +1,6 @@
 package serversfile
 
 import (
-	"path/filepath"
 	"strconv"
 	"strings"
 )
@@ -21,15 +20,10 @@ func scalar(n node) node {
 }
 
 // path reads the path of a program, a file or a folder. ~ and $HOME at its beginning are the home
-// folder, as for every shell. Anywhere else, where shells differ, path refuses ~ and $HOME unless
-// the path exists.
+// folder, as for every shell.
 func (r *serverReader) path(n node, field string) string {
 	n, ok := r.fromHome(n, field)
 	if !ok {
-		return ""
-	}
-	if n.shape == text && (strings.HasPrefix(n.text, "~") || strings.Contains(n.text+"/", "/~/") || namesHome(n.text)) && !r.there(n.text) {
-		r.fail(n.at, "%s: %s: ~ and $HOME are the home folder at the beginning of a path only, as in ~/notes: write ${HOME}", r.what, field)
 		return ""
 	}
 	return r.text(n, field)
@@ -42,14 +36,7 @@ func (r *serverReader) arg(n, previous node, field string) string {
 	if flags, ok := strings.CutPrefix(previous.text, "-"); ok && strings.HasSuffix(flags, "c") && strings.Trim(flags, "cil") == "" { // as in python -c and bash -lc
 		return r.text(n, field)
 	}
-	n, ok := r.fromHome(n, field)
-	if !ok {
-		return ""
-	}
-	if !strings.ContainsAny(n.text, " \t\n") && (strings.Contains(n.text+"/", "=~/") || namesHome(n.text)) {
-		r.warn(n.at, "%s: %s: ~ and $HOME are left as they are in the middle of an argument: write ${HOME} for the home folder", r.what, field)
-	}
-	return r.text(n, field)
+	return r.path(n, field)
 }
 
 // fromHome replaces ~ or $HOME at the beginning of a text by ${HOME}. ok is false if the home folder is
@@ -68,18 +55,4 @@ func (r *serverReader) fromHome(n node, field string) (_ node, ok bool) {
 		break
 	}
 	return n, true
-}
-
-// namesHome reports whether a text has $HOME as a shell writes it.
-func namesHome(s string) bool { return strings.Contains(s+"/", "$HOME/") }
-
-// there reports whether a path exists, on the machine where the server runs.
-func (r *serverReader) there(path string) bool {
-	if r.folder == "" {
-		return false
-	}
-	if !filepath.IsAbs(path) {
-		path = filepath.Join(r.folder, path)
-	}
-	return exists(path)
 }

@@ -3,7 +3,6 @@ package serversfile_test
 import (
 	"fmt"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -54,8 +53,7 @@ func TestTheHomeFolderIsThatOfTheMachine(t *testing.T) {
 	commontest.Same(t, want, s.Args)
 	// In the middle of an argument shells differ, and the program may read it.
 	for _, arg := range []string{"--dir=~/x", "--dir=~", "--dir=$HOME/x", "a$HOME"} {
-		s, said := load(`"command": "a", "args": ["` + arg + `"]`)
-		if s.Args[0] != arg || !strings.Contains(said, "write ${HOME} for the home folder") {
+		if s, said := load(`"command": "a", "args": ["` + arg + `"]`); s.Args[0] != arg {
 			t.Errorf("%s is %s: %s", arg, s.Args[0], said)
 		}
 	}

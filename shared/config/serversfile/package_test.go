@@ -11,11 +11,11 @@ import (
 func TestProgramThatStartsAPackageNeedsItsName(t *testing.T) {
 	t.Parallel()
 	for line, want := range map[string]string{
-		"npx":                               `npx needs the name of a package: "args": ["-y", "PACKAGE"]`,
-		"npx --yes --":                      `npx needs the name of a package: "args": ["-y", "PACKAGE"]`,
-		"uvx":                               `uvx needs the name of a package: "args": ["PACKAGE"]`,
-		"npm exec -y":                       `npm exec needs the name of a package: "args": ["exec", "-y", "--", "PACKAGE"]`,
-		"pipx run":                          `pipx run needs the name of a package: "args": ["run", "PACKAGE"]`,
+		"npx":                               `npx needs the name of a package in args`,
+		"npx --yes --":                      `npx needs the name of a package in args`,
+		"uvx":                               `uvx needs the name of a package in args`,
+		"npm exec -y":                       `npm exec needs the name of a package in args`,
+		"pipx run":                          `pipx run needs the name of a package in args`,
 		"npx -y thing":                      "",
 		"uvx --from thing program":          "",
 		"uv run server.py":                  "",

@@ -60,11 +60,11 @@ func (s Server) source() (name string, changes bool) {
 // kind. The runner starts the first package.
 func (s Server) packages() (all []string, kind string) {
 	of, args := s.runner()
-	if of.command == nil {
+	if of == nil {
 		return nil, ""
 	}
 	kind = "npm"
-	if strings.HasPrefix(of.command[0], "uv") || of.command[0] == "pipx" {
+	if strings.HasPrefix(of[0], "uv") || of[0] == "pipx" {
 		kind = "pypi"
 	}
 	var with []string

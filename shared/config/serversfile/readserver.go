@@ -2,7 +2,6 @@ package serversfile
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -318,38 +317,25 @@ func (r *serverReader) lacks(at int, field, what, todo string, v *Variable) {
 
 // checkProgram refuses a command that can never be started. The usual mistake is a whole command
 // line in the place of a command. A path with spaces is right if it exists, and it may exist only
-// in the box. Therefore checkProgram refuses what is plainly a command line, and only warns of
-// other missing files.
+// in the box.
 func (r *serverReader) checkProgram() {
 	n, command := r.program, r.server.Command
+	path := command
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(r.server.Cwd, path)
+	}
 	words := strings.Fields(command)
-	isFile := func(path string) bool {
-		if !filepath.IsAbs(path) {
-			path = filepath.Join(r.server.Cwd, path)
-		}
-		info, err := os.Stat(path)
-		return err == nil && !info.IsDir()
-	}
 	switch {
-	case command == "":
+	case len(words) == 0:
 		r.fail(n.at, "%s: command is empty once its variables are put in", r.what)
-		return
-	case strings.TrimSpace(command) != command:
-		r.fail(n.at, "%s: command begins or ends with a space: remove it", r.what)
-		return
-	case len(words) < 2 || isFile(command):
-		if starts, args, lacks := r.server.lacksPackage(); lacks {
-			r.fail(n.at, `%s: %s needs the name of a package: "args": [%s"PACKAGE"]`, r.what, starts, args)
+	case len(words) == 1 || exists(path) || strings.Contains(words[0], "/") && !strings.Contains(command, " -"):
+		if runner := r.server.lacksPackage(); runner != "" {
+			r.fail(n.at, "%s: %s needs the name of a package in args", r.what, runner)
 		}
-		return
+	default:
+		// The message shows only the first word, as the file has it. The rest of the line, and values of
+		// variables, may be secret.
+		r.fail(n.at, `%s: command and arguments stand in one string: split it into "command": %q and "args": ["…", "…"]`,
+			r.what, strings.Fields(n.text)[0])
 	}
-	option := slices.ContainsFunc(words, func(w string) bool { return strings.HasPrefix(w, "-") })
-	if strings.ContainsAny(words[0], `/\`) && !option {
-		r.warn(n.at, "%s: command holds spaces and there is no such file here: if these are arguments, move them into args", r.what)
-		return
-	}
-	// The message shows only the first word, as the file has it. The rest of the line, and values of
-	// variables, may be secret.
-	r.fail(n.at, `%s: command and arguments stand in one string: split it into "command": %q and "args": ["…", "…"]`,
-		r.what, strings.Fields(n.text)[0])
 }
