@@ -31,12 +31,11 @@ type account struct {
 // maxWhy is the longest reason in a log line, in bytes.
 const maxWhy = 500
 
-// addEnd adds the end of a call to the account of the current frame, if the batch p has one. It
+// addEnd adds the end of a call, if the batch p has one. It
 // leaves out a call whose events are not pushed: an instance waits for its end and reports it.
 // show permits the reason of a failed call to repeat what the server answered.
-func addEnd(ctx context.Context, p sessions.Published, show bool) {
-	a, ok := ctx.Value(gathering{}).(*account)
-	if !ok || !p.Batch.Final || p.To.Conn == "" && !p.To.LegacySSE || len(p.Batch.Events) == 0 {
+func (a *account) addEnd(p sessions.Published, show bool) {
+	if !p.Batch.Final || p.To.Conn == "" && !p.To.LegacySSE || len(p.Batch.Events) == 0 {
 		return
 	}
 	last := p.Batch.Events[len(p.Batch.Events)-1]
@@ -50,47 +49,20 @@ func addEnd(ctx context.Context, p sessions.Published, show bool) {
 	a.ended = append(a.ended, observe.Ended{Stream: p.Batch.Stream, Why: strings.ToValidUTF8(why[:min(len(why), maxWhy)], ""), Response: last})
 }
 
-type gathering struct{}
-
-// gather returns a context that has the account, for [addEnd], [proven] and [opened].
-func (a *account) gather(ctx context.Context) context.Context {
-	return context.WithValue(ctx, gathering{}, a)
-}
-
 // maxTraces is the largest number of traces in the log line of a frame.
 const maxTraces = 20
 
-// proven records that the current frame really comes from the box that it names.
-func proven(ctx context.Context) {
-	if a, ok := ctx.Value(gathering{}).(*account); ok {
-		a.proven = true
-	}
-}
-
-// opened records that the current frame has ticket t, which also proves that the frame comes from
+// opened records that the frame has ticket t, which also proves that the frame comes from
 // its box. A frame is charged to the session of its ticket, never to one that it only names.
-func opened(ctx context.Context, t Ticket) {
-	if a, ok := ctx.Value(gathering{}).(*account); ok {
-		a.proven, a.session = true, cmp.Or(a.session, t.Session)
-		a.trace(t.Trace)
-	}
+func (a *account) opened(t Ticket) {
+	a.proven, a.session = true, cmp.Or(a.session, t.Session)
+	a.trace(t.Trace)
 }
 
 // trace adds the name that a request has in logs (see storage.WithTrace), unless it is "".
 func (a *account) trace(t string) {
 	if t != "" && len(a.traces) < maxTraces && !slices.Contains(a.traces, t) {
 		a.traces = append(a.traces, t)
-	}
-}
-
-// proves reports whether an answer of the host shows that the frame which it answers came from the
-// runner of the box that the frame names.
-func proves(reply frame.Frame) bool {
-	switch reply.(type) {
-	case frame.Welcome, frame.Pulled, frame.ByeOK, frame.PartOK:
-		return true
-	default:
-		return false
 	}
 }
 

@@ -111,15 +111,15 @@ func (r runner) events(ctx context.Context, f frame.Events) (frame.Frame, error)
 		return nil, err
 	}
 	ack := &frame.Ack{Seq: f.Seq, Session: f.Session}
-	if sent, err := r.h.publish(ctx, f.Box, parts, ack); err != nil || !sent {
+	if sent, err := r.h.publish(ctx, f.Box, parts, ack, r.account); err != nil || !sent {
 		return nil, err // without an ack the runner sends the batch again
 	}
 	return *ack, nil
 }
 
 // publish stores the events of one session, the standalone stream first, and pushes them to
-// connected clients. If sent is false, the caller must call publish again.
-func (x *boxes) publish(ctx context.Context, box storage.BoxID, parts []streamPart, ack *frame.Ack) (sent bool, err error) {
+// connected clients. It adds the ends of calls to a. If sent is false, the caller must call publish again.
+func (x *boxes) publish(ctx context.Context, box storage.BoxID, parts []streamPart, ack *frame.Ack, a *account) (sent bool, err error) {
 	stored := make([]sessions.Published, 0, len(parts))
 	for _, i := range commonFirst(parts) {
 		p, ok, err := x.storePart(ctx, parts[i], ack)
@@ -128,7 +128,7 @@ func (x *boxes) publish(ctx context.Context, box storage.BoxID, parts []streamPa
 		}
 		if ok {
 			stored = append(stored, p)
-			addEnd(ctx, p, x.ShowErrors)
+			a.addEnd(p, x.ShowErrors)
 		}
 	}
 	if sent, err := x.out.Send(ctx, stored...); err != nil || !sent {

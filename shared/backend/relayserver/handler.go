@@ -37,8 +37,7 @@ func (h *Handler) Frame(ctx context.Context, conn string, data []byte) ([]byte, 
 	if err != nil {
 		return nil, a.end(ctx, nil, nil, err)
 	}
-	ctx = a.gather(ctx)
-	r := runner{h: h, conn: conn}
+	r := runner{h: h, conn: conn, account: a}
 	if whole, ok := f.(frame.Whole); ok {
 		joined, err := r.whole(ctx, whole)
 		if err != nil {
@@ -89,9 +88,10 @@ func names(f frame.Frame) []string {
 
 // runner is the sender of a frame: what it claims to be, and the connection that it uses.
 type runner struct {
-	h    *Handler
-	from frame.Sender
-	conn string
+	h       *Handler
+	from    frame.Sender
+	conn    string
+	account *account // of the current frame
 }
 
 func (r runner) frame(ctx context.Context, f frame.Frame) ([]byte, error) {
@@ -127,8 +127,9 @@ func (r runner) frame(ctx context.Context, f frame.Frame) ([]byte, error) {
 	if err != nil || reply == nil {
 		return nil, err
 	}
-	if proves(reply) {
-		proven(ctx)
+	switch reply.(type) {
+	case frame.Welcome, frame.Pulled, frame.ByeOK, frame.PartOK: // only the runner of the box gets these
+		r.account.proven = true
 	}
 	encoded := frame.Encode(reply)
 	if len(encoded) > frame.MaxFrame { // a welcome with many variables: it can be posted in parts, but must not be returned in parts
@@ -361,7 +362,7 @@ func (r runner) open(ctx context.Context, sealed string) (Ticket, error) {
 			return t, storage.Errorf(storage.Invalid, "box %s claims generation %d and has only %d", r.from.Box, r.from.Gen, b.Gen)
 		}
 	}
-	opened(ctx, t)
+	r.account.opened(t)
 	return t, nil
 }
 
@@ -374,7 +375,7 @@ func (r runner) status(ctx context.Context, f frame.Status) error {
 		if err != nil || b.State != storage.Awake || b.Conn != r.conn {
 			return err
 		}
-		proven(ctx)
+		r.account.proven = true
 		if f.Phase == frame.PhaseFull {
 			err = r.h.filled(ctx, f.Box)
 		}
@@ -397,8 +398,14 @@ func (r runner) reported(ctx context.Context, f frame.Status, t Ticket) error {
 	if f.Lists != "" {
 		return r.started(ctx, f, t)
 	}
-	if f.Era != "" {
-		if err := r.era(ctx, f); err != nil {
+	if f.Era == wire.ModernOnly || f.Era == wire.LegacyOnly || f.Era == wire.DualEra {
+		if _, _, err := r.change(ctx, func(b storage.Box) (storage.Box, decision) {
+			if b.Era == string(f.Era) {
+				return b, known
+			}
+			b.Era = string(f.Era)
+			return b, write
+		}); err != nil {
 			return err
 		}
 	}

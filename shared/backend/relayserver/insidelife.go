@@ -297,7 +297,7 @@ func (l *life) work(what, of string) context.Context {
 }
 
 // runner returns the box as the sender of frames.
-func (l *life) runner(h *Handler) runner { return runner{h, l.sender(), l.record.Conn} }
+func (l *life) runner(h *Handler) runner { return runner{h, l.sender(), l.record.Conn, &account{}} }
 
 func (l *life) sender() frame.Sender {
 	return frame.Sender{Box: l.id, Gen: l.gen, Runner: l.name}
@@ -557,7 +557,7 @@ var ackSize [80]byte
 func (l *life) write(id storage.ID, stream string, parts []insidePart, size int, ack *frame.Ack) (done bool) {
 	h := l.in.host.Load()
 	a := &account{config: &h.Config, begun: time.Now(), conn: l.record.Conn, size: size, proven: true, session: id, inside: true}
-	ctx := a.gather(l.work("write", string(id)+stream))
+	ctx := l.work("write", string(id)+stream)
 	said := make([]streamPart, len(parts))
 	for i, p := range parts {
 		a.trace(p.To.Trace)
@@ -576,7 +576,7 @@ func (l *life) write(id storage.ID, stream string, parts []insidePart, size int,
 		l.mu.Unlock()
 		said[i].marked = parts[i].marked
 	}
-	stored, err := h.publish(ctx, l.id, said, ack)
+	stored, err := h.publish(ctx, l.id, said, ack, a)
 	_ = a.end(ctx, frame.Events{Sender: l.sender()}, ackSize[:], err)
 	return err == nil && stored || ack.Fenced
 }
