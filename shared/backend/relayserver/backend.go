@@ -89,7 +89,7 @@ func (k *Backend) deliverAwake(ctx context.Context, d sessions.Delivery, box sto
 		k.announce(ctx, d)
 	}
 	for until := time.Now().Add(awakeWithin); ; {
-		b, err := k.rouse(ctx, d.Box, d.Client.Tenant, d.Server)
+		b, err := k.rouse(ctx, d.Box)
 		if err != nil {
 			return err
 		}
@@ -286,7 +286,7 @@ func (t *tracker) enqueue(ctx context.Context) error {
 // repeats or gives up a start that is overdue, and nudges a runner that is awake. If the
 // runner's connection is closed, look finds out whether the box is lost.
 func (t *tracker) look(ctx context.Context) error {
-	b, err := t.k.rouse(ctx, t.d.Box, t.d.Client.Tenant, t.d.Server)
+	b, err := t.k.rouse(ctx, t.d.Box)
 	if err != nil {
 		return err
 	}

@@ -49,9 +49,8 @@ func newBoxes(c Config) *boxes {
 }
 
 // rouse starts a box that is asleep, and returns the record that it read or wrote last. Only one
-// of several callers starts the box, because a conditional write takes the lease. The record gets
-// tenant and server.
-func (x *boxes) rouse(ctx context.Context, id storage.BoxID, tenant, server string) (storage.Box, error) {
+// of several callers starts the box, because a conditional write takes the lease.
+func (x *boxes) rouse(ctx context.Context, id storage.BoxID) (storage.Box, error) {
 	owner := storage.NewNonce()
 	for unanswered := 0; ; {
 		b, err := x.Store.Box(ctx, id)
@@ -59,7 +58,7 @@ func (x *boxes) rouse(ctx context.Context, id storage.BoxID, tenant, server stri
 			return b, err
 		}
 		b.ID = id
-		now, ok, err := x.insideBox(ctx, b, tenant, server)
+		now, ok, err := x.insideBox(ctx, b)
 		var failed *startFailed
 		switch {
 		case errors.As(err, &failed):
@@ -73,7 +72,6 @@ func (x *boxes) rouse(ctx context.Context, id storage.BoxID, tenant, server stri
 		}
 		// If the box has this caller's lease, the answer to an earlier write was lost. The caller
 		// has started no runner with the token of that lease, and takes a new one.
-		b.Tenant, b.Server = tenant, server
 		b, token := x.lease(b, owner, mine)
 		if err := x.Store.SaveBox(ctx, b); err != nil {
 			if errors.Is(err, storage.Unavailable) {

@@ -80,9 +80,9 @@ func errorOf(it storage.Item, f storage.Failure) *wire.Error {
 // leaves out the fleet's own text, which may name machines and accounts.
 func startFailure(err error) storage.Failure {
 	f := storage.Failure{Phase: phaseUnavailable, At: time.Now()}
-	var refused fleet.Refusal
+	refused, ok := errors.AsType[fleet.Refusal](err)
 	switch {
-	case errors.As(err, &refused):
+	case ok:
 		return advised(f, refused.Why, "")
 	case errors.Is(err, fleet.ErrCapacity):
 		return advised(f, "there is no room for another box now", "try again in a minute")

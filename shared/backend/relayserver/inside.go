@@ -67,10 +67,11 @@ func (f *startFailed) Error() string { return f.why.Detail }
 // is the record that the caller read last.
 //
 // Errors: *startFailed, after which the box is asleep; Unavailable; the error of ctx.
-func (x *boxes) insideBox(ctx context.Context, b storage.Box, tenant, server string) (now storage.Box, ok bool, err error) {
+func (x *boxes) insideBox(ctx context.Context, b storage.Box) (now storage.Box, ok bool, err error) {
 	if x.Inside == nil {
 		return b, false, nil
 	}
+	_, server := b.ID.Parts()
 	for {
 		wakes := x.IsInside(server) && (b.State == storage.Asleep || b.Conn == InsideConn(b.ID))
 		l, first := x.Inside.life(b, wakes)
@@ -78,7 +79,7 @@ func (x *boxes) insideBox(ctx context.Context, b storage.Box, tenant, server str
 			return b, false, nil
 		}
 		if first {
-			l.began(x.begin(context.WithoutCancel(ctx), l, b, tenant, server))
+			l.began(x.begin(context.WithoutCancel(ctx), l, b))
 		}
 		left, err := l.awaits(ctx)
 		if err == nil && !left {
@@ -133,7 +134,7 @@ func (in *Inside) remove(l *life) {
 // begin starts a box and writes into its record that it is awake. The box executes nothing before
 // that write. If the record b says that the box is awake already, the program that wrote b has ended.
 // begin returns Conflict if another program has woken the box since b was read.
-func (x *boxes) begin(ctx context.Context, l *life, b storage.Box, tenant, server string) error {
+func (x *boxes) begin(ctx context.Context, l *life, b storage.Box) error {
 	task := ""
 	for {
 		if b.Gen != l.gen-1 || b.State == storage.Starting {
@@ -142,7 +143,6 @@ func (x *boxes) begin(ctx context.Context, l *life, b storage.Box, tenant, serve
 		if b.State == storage.Awake {
 			b = lose(b, stopFailure(fleet.Status{}, false), time.Now())
 		}
-		b.Tenant, b.Server = tenant, server
 		b, _ = x.lease(b, "", false)
 		b.State, b.Conn, b.Runner = storage.Awake, InsideConn(b.ID), l.name
 		b.Owner, b.TokenHash, b.Until, b.Attempt, b.Place, b.Began = "", "", time.Time{}, 0, fleet.Inside, b.Changed
@@ -182,7 +182,7 @@ func (x *boxes) begin(ctx context.Context, l *life, b storage.Box, tenant, serve
 // is false for any other box.
 func (x *boxes) deliverInside(ctx context.Context, d sessions.Delivery, b storage.Box) (gen storage.Generation, ok bool, err error) {
 	for {
-		now, ok, err := x.insideBox(ctx, b, d.Client.Tenant, d.Server)
+		now, ok, err := x.insideBox(ctx, b)
 		if err != nil || !ok {
 			return 0, false, err
 		}

@@ -22,6 +22,7 @@ func (x *boxes) lease(b storage.Box, owner string, failed bool) (leased storage.
 	} else {
 		b = wake(b, owner, hashToken(token), now)
 	}
+	b.Tenant, b.Server = b.ID.Parts()
 	if b.Code = ""; x.Code != nil {
 		b.Code = x.Code(b.Server)
 	}

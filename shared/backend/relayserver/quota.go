@@ -2,7 +2,6 @@ package relayserver
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -59,9 +58,7 @@ func (x *boxes) allow(ctx context.Context, id storage.BoxID, tenant string) erro
 	}
 	var others []storage.BoxID
 	for _, other := range due {
-		// The part after the last slash is the name of the server. A server's name has no
-		// slash.
-		if i := strings.LastIndexByte(string(other), '/'); other != id && i >= 0 && string(other[:i]) == tenant {
+		if of, _ := other.Parts(); other != id && of == tenant {
 			others = append(others, other)
 		}
 	}

@@ -132,21 +132,15 @@ func (x *boxes) resume(ctx context.Context, it storage.Item) (resumed bool, err 
 // wakeOrNudge makes a box read its inbox: it wakes a box that sleeps, and posts a nudge frame
 // to a box that is awake.
 func (x *boxes) wakeOrNudge(ctx context.Context, id storage.BoxID) error {
-	b, err := x.Store.Box(ctx, id)
-	if err != nil {
-		return err
-	}
-	if b, err = x.rouse(ctx, id, b.Tenant, b.Server); err != nil {
-		return err
-	}
-	if b.State == storage.Awake {
+	b, err := x.rouse(ctx, id)
+	if err == nil && b.State == storage.Awake {
 		// If the nudge is lost, the sweep or an instance that waits for the call sends
 		// another.
 		if err := x.post(ctx, b.Conn, frame.Nudge{}); err != nil && !errors.Is(err, storage.Closed) {
 			x.Log.WarnContext(ctx, "post to a box failed", "type", frame.TypeNudge, "box", id, "error", err)
 		}
 	}
-	return nil
+	return err
 }
 
 // settleSuspended is what the sweep does for a suspended call. It ends the call if its stream

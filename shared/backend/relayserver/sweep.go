@@ -244,13 +244,8 @@ func (x *boxes) doDue(ctx context.Context, id storage.BoxID) error {
 		}
 		errs = append(errs, err)
 	}
-	switch {
-	case !waiting:
-	case b.State == storage.Awake:
-		errs = append(errs, except(storage.Closed, x.post(ctx, b.Conn, frame.Nudge{})))
-	default:
-		_, err = x.rouse(ctx, id, b.Tenant, b.Server)
-		errs = append(errs, err)
+	if waiting {
+		errs = append(errs, x.wakeOrNudge(ctx, id))
 	}
 	return errors.Join(errs...)
 }
