@@ -231,9 +231,9 @@ func (k *Backend) ringOnce(ctx context.Context, a Alarm) (held time.Time, err er
 	case !due.At.Equal(a.At):
 		// Another alarm has replaced a. The instance that set the new alarm may have died before it
 		// scheduled that alarm.
-		return held, k.reschedule(ctx, s.alarm(a.Name, due))
+		return held, k.schedule(ctx, s.alarm(a.Name, due))
 	case due.At.After(now.Add(early)):
-		return held, k.reschedule(ctx, a)
+		return held, k.schedule(ctx, a)
 	case due.Until.After(now):
 		return due.Until, nil
 	case due.Tries >= maxAlarmTries: // the instance that made the last try has died
@@ -247,13 +247,6 @@ func (k *Backend) ringOnce(ctx context.Context, a Alarm) (held time.Time, err er
 	}
 	a.Payload = due.Payload
 	return held, k.handleAlarm(ctx, s, v, due, a)
-}
-
-func (k *Backend) reschedule(ctx context.Context, a Alarm) error {
-	if k.Schedule == nil {
-		return nil
-	}
-	return k.Schedule.Schedule(ctx, a)
 }
 
 // handleAlarm calls the author's handler for an alarm whose lease the caller has taken.

@@ -54,8 +54,6 @@ type Config struct {
 type Backend struct {
 	Config
 	out     sessions.Publisher
-	items   items
-	notify  notifier
 	schemas *mcp.SchemaCache
 
 	mu      sync.Mutex
@@ -71,13 +69,10 @@ func NewBackend(c Config) *Backend {
 	if c.EventAge == 0 {
 		c.EventAge = storage.EventAge
 	}
-	out := sessions.Publisher{Store: c.Store, Clients: c.Clients, Held: c.Held}
-	k := &Backend{
-		Config: c, out: out, notify: notifier{c.Store, out, c.EventAge}, schemas: mcp.NewSchemaCache(),
+	return &Backend{
+		Config: c, out: sessions.Publisher{Store: c.Store, Clients: c.Clients, Held: c.Held}, schemas: mcp.NewSchemaCache(),
 		running: map[storage.StreamID]*run{},
 	}
-	k.items = items{&k.Config, out}
-	return k
 }
 
 // validity is how long a message may wait to be executed.
@@ -142,7 +137,7 @@ func (k *Backend) enqueue(ctx context.Context, d sessions.Delivery) (sessions.Tr
 	if _, err := k.Store.PutItem(ctx, it); err != nil {
 		return nil, err
 	}
-	k.items.invokeLater(ctx, it)
+	k.invokeLater(ctx, it)
 	return &watch{k: k, s: d.Client, box: d.Box, stream: d.Stream}, nil
 }
 
@@ -216,7 +211,7 @@ func (k *Backend) End(ctx context.Context, s storage.Session, box storage.Box) e
 		return k.Next.End(ctx, s, box)
 	}
 	stopped := k.interrupt(s.ID, func(*run) bool { return true })
-	_, err := k.items.endAll(ctx, box.ID, s.ID, func(storage.Item) bool { return true }, sessionEnded)
+	_, err := k.endAll(ctx, box.ID, s.ID, func(storage.Item) bool { return true }, sessionEnded)
 	for _, r := range stopped { // endAll does not find a run that has no item yet
 		err = errors.Join(err, k.out.Fail(ctx, r.address, sessionEnded(storage.Item{State: storage.Taken}), time.Now().Add(k.EventAge)))
 	}
@@ -244,7 +239,7 @@ func (k *Backend) cancelled(ctx context.Context, d sessions.Delivery, msgs []wir
 	}
 	why := &wire.Error{Code: wire.CodeCancelled, Message: "request cancelled by the client"}
 	for again := d.Client.Transport != storage.Modern; ; again = false {
-		found, err := k.items.endAll(ctx, d.Box, d.Session, func(it storage.Item) bool { return meant(it.Address) }, func(storage.Item) *wire.Error { return why })
+		found, err := k.endAll(ctx, d.Box, d.Session, func(it storage.Item) bool { return meant(it.Address) }, func(storage.Item) *wire.Error { return why })
 		for _, r := range k.interrupt(d.Session, func(r *run) bool { return meant(r.address) }) {
 			found++ // endAll does not find a run that has no item yet
 			err = errors.Join(err, k.out.Fail(ctx, r.address, why, time.Now().Add(k.EventAge)))

@@ -75,7 +75,7 @@ func (in *environment) remote(method string, params json.RawMessage) Request {
 	return Request{
 		Session: Session{in}, Method: method, Params: params, Secrets: in.secrets,
 		Init: in.record.Init, Legacy: in.record.Transport != storage.Modern,
-		Apart: func(ctx context.Context, message []byte) error { return in.k.notify.one(ctx, in.record, message) },
+		Apart: func(ctx context.Context, message []byte) error { return in.k.tell(ctx, in.record, message) },
 	}
 }
 

@@ -7,23 +7,17 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-type items struct {
-	*Config
-	out sessions.Publisher
-}
-
 // invokeLater starts an invocation that executes a waiting item.
-func (k items) invokeLater(ctx context.Context, it storage.Item) {
+func (k *Backend) invokeLater(ctx context.Context, it storage.Item) {
 	if err := k.invoke(ctx, it); err != nil {
 		k.Log.WarnContext(ctx, "call waits for an invocation", "session_id", it.Address.Session, "stream", it.ID, "error", err)
 	}
 }
 
 // invoke starts an invocation that goes on with an item.
-func (k items) invoke(ctx context.Context, it storage.Item) error {
+func (k *Backend) invoke(ctx context.Context, it storage.Item) error {
 	if k.Invoke == nil {
 		return nil
 	}
@@ -34,17 +28,17 @@ func (k items) invoke(ctx context.Context, it storage.Item) error {
 	return k.Invoke(ctx, event)
 }
 
-func (k items) alarmOf(it storage.Item, at time.Time) Alarm {
+func (k *Backend) alarmOf(it storage.Item, at time.Time) Alarm {
 	tenant, server := it.Box.Parts()
 	return Alarm{Session: it.Address.Session, Tenant: tenant, Server: server, Stream: it.ID, Round: it.Round, At: at}
 }
 
-// schedule sets the alarm of a call that pauses.
-func (k items) schedule(ctx context.Context, it storage.Item) error {
+// schedule sets an alarm, if there is a scheduler.
+func (k *Backend) schedule(ctx context.Context, a Alarm) error {
 	if k.Schedule == nil {
 		return nil
 	}
-	return k.Schedule.Schedule(ctx, k.alarmOf(it, it.NotAfter))
+	return k.Schedule.Schedule(ctx, a)
 }
 
 // attempts is how often put and swap try a write that fails with Unavailable.
@@ -52,7 +46,7 @@ const attempts = 5
 
 // put stores an item whose key is new. If an item is there already, an earlier attempt of put
 // has written it and the answer was lost.
-func (k items) put(ctx context.Context, it storage.Item) (put bool, err error) {
+func (k *Backend) put(ctx context.Context, it storage.Item) (put bool, err error) {
 	for n := range attempts {
 		time.Sleep(time.Duration(n) * 50 * time.Millisecond)
 		if _, err = k.Store.PutItem(ctx, it); !errors.Is(err, storage.Unavailable) {
@@ -64,7 +58,7 @@ func (k items) put(ctx context.Context, it storage.Item) (put bool, err error) {
 
 // swap replaces an item by another. If the store's answer was lost, swap finds out
 // whether the new item is there.
-func (k items) swap(ctx context.Context, was, it storage.Item) (swapped bool, err error) {
+func (k *Backend) swap(ctx context.Context, was, it storage.Item) (swapped bool, err error) {
 	for n := range attempts {
 		time.Sleep(time.Duration(n) * 50 * time.Millisecond)
 		if swapped, err = k.Store.SwapItem(ctx, was, it); swapped || err != nil && !errors.Is(err, storage.Unavailable) {
@@ -90,7 +84,7 @@ func (k items) swap(ctx context.Context, was, it storage.Item) (swapped bool, er
 
 // whole returns an item with its message, Raw, which items of a list may lack. Raw is nil if
 // the item has changed meanwhile.
-func (k items) whole(ctx context.Context, it storage.Item) (storage.Item, error) {
+func (k *Backend) whole(ctx context.Context, it storage.Item) (storage.Item, error) {
 	if it.Raw != nil {
 		return it, nil
 	}
@@ -104,7 +98,7 @@ func (k items) whole(ctx context.Context, it storage.Item) (storage.Item, error)
 // end ends a request with an error, in place of the instance that executes it. It takes the
 // item first, so that only one of the two instances writes the end. If this instance dies
 // before the write, its lease on the item runs out, and another instance ends the request.
-func (k items) end(ctx context.Context, it storage.Item, why *wire.Error) error {
+func (k *Backend) end(ctx context.Context, it storage.Item, why *wire.Error) error {
 	ends := it
 	ends.State, ends.Gen, ends.Questions, ends.Raw = storage.Taken, 0, nil, nil
 	ends.NotAfter = time.Now().Add(grace)
@@ -126,7 +120,7 @@ func (k items) end(ctx context.Context, it storage.Item, why *wire.Error) error 
 
 // endAll ends those requests of a session for which match returns true, and returns how
 // many.
-func (k items) endAll(ctx context.Context, box storage.BoxID, id storage.ID, match func(storage.Item) bool, why func(storage.Item) *wire.Error) (found int, err error) {
+func (k *Backend) endAll(ctx context.Context, box storage.BoxID, id storage.ID, match func(storage.Item) bool, why func(storage.Item) *wire.Error) (found int, err error) {
 	all, err := k.Store.Items(ctx, box)
 	if err != nil {
 		return 0, err

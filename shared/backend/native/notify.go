@@ -5,12 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"math/rand/v2"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // Notify sends the client of this session a notification that belongs to no request. The client
@@ -25,7 +25,7 @@ func (s Session) Notify(ctx context.Context, method string, params any) error {
 	if err != nil {
 		return err
 	}
-	return s.in.k.notify.one(ctx, s.in.record, raw)
+	return s.in.k.tell(ctx, s.in.record, raw)
 }
 
 // ResourceUpdated announces that a resource has changed. It notifies the sessions of the
@@ -42,7 +42,7 @@ func (s Session) ResourceUpdated(ctx context.Context, uri string) error {
 	}
 	k := s.in.k
 	records, err := newSubscribers(k.Store, s.in.record, uri).records(ctx)
-	return errors.Join(err, k.notify.all(ctx, records, raw))
+	return errors.Join(err, k.tellAll(ctx, records, raw))
 }
 
 // List is one of a server's lists. Its value is the method of the notification that announces
@@ -92,7 +92,7 @@ func (k *Backend) ListChanged(ctx context.Context, tenant, server string, list L
 			break
 		}
 	}
-	return k.notify.all(ctx, told, raw)
+	return k.tellAll(ctx, told, raw)
 }
 
 func notification(method string, params any) ([]byte, error) {
@@ -106,50 +106,42 @@ func notification(method string, params any) ([]byte, error) {
 	return wire.NewNotification(method, raw), nil
 }
 
-// notifier sends notifications that belong to no request.
-type notifier struct {
-	store    storage.Store
-	out      sessions.Publisher
-	eventAge time.Duration
-}
-
 // tellers is how many sessions are notified, or read, at the same time.
 const tellers = 8
 
-// The same notification goes to each of the sessions. A failure for one does not stop the others.
-func (k notifier) all(ctx context.Context, sessions []storage.Session, raw []byte) error {
-	var mu sync.Mutex
-	var errs []error
-	var work sync.WaitGroup
-	turn := make(chan struct{}, tellers)
-	for _, x := range sessions {
-		turn <- struct{}{}
-		work.Go(func() {
-			defer func() { <-turn }()
-			if err := k.one(ctx, x, raw); err != nil {
-				mu.Lock()
-				errs = append(errs, err)
-				mu.Unlock()
-			}
+// each calls the function do for 0 to n-1, for some of them at the same time. It returns all errors joined.
+func each(n int, do func(i int) error) error {
+	errs := make([]error, n)
+	var work errgroup.Group
+	work.SetLimit(tellers)
+	for i := range n {
+		work.Go(func() error {
+			errs[i] = do(i)
+			return nil // an error would not stop the others
 		})
 	}
-	work.Wait()
+	_ = work.Wait() // always nil
 	return errors.Join(errs...)
 }
 
-// one appends a notification to the standalone stream of a session, and tries again if another
+// The same notification goes to each of the sessions. A failure for one does not stop the others.
+func (k *Backend) tellAll(ctx context.Context, sessions []storage.Session, raw []byte) error {
+	return each(len(sessions), func(i int) error { return k.tell(ctx, sessions[i], raw) })
+}
+
+// tell appends a notification to the standalone stream of a session, and tries again if another
 // instance was first. Each batch has a random Seq, so that the same notification from two instances
 // does not count as a repeat.
-func (k notifier) one(ctx context.Context, s storage.Session, raw []byte) error {
+func (k *Backend) tell(ctx context.Context, s storage.Session, raw []byte) error {
 	a, open, err := k.commonOf(ctx, s)
 	if err != nil || !open {
 		return err
 	}
 	b := storage.Batch{
-		Session: s.ID, Stream: storage.Standalone, Seq: 1 + rand.Int64N(1<<53), Events: [][]byte{raw}, Expires: time.Now().Add(k.eventAge),
+		Session: s.ID, Stream: storage.Standalone, Seq: 1 + rand.Int64N(1<<53), Events: [][]byte{raw}, Expires: time.Now().Add(k.EventAge),
 	}
 	return amongOthers(ctx, func() error {
-		tail, err := k.store.Tail(ctx, s.ID, storage.Standalone)
+		tail, err := k.Store.Tail(ctx, s.ID, storage.Standalone)
 		if err != nil {
 			return err
 		}
@@ -166,7 +158,7 @@ const noConnection = "-"
 
 // commonOf returns the address of a session's standalone stream. open is false for a session
 // that has ended.
-func (k notifier) commonOf(ctx context.Context, s storage.Session) (a storage.Address, open bool, err error) {
+func (k *Backend) commonOf(ctx context.Context, s storage.Session) (a storage.Address, open bool, err error) {
 	a = storage.Address{
 		Session: s.ID, Digest: s.Record(), Box: s.Box(),
 		LegacySSE: s.Transport == storage.SSE,
@@ -174,7 +166,7 @@ func (k notifier) commonOf(ctx context.Context, s storage.Session) (a storage.Ad
 	if s.Transport != storage.WebSocket {
 		return a, true, nil
 	}
-	now, _, err := k.store.Load(ctx, s.ID, "") // the client may have another connection by now
+	now, _, err := k.Store.Load(ctx, s.ID, "") // the client may have another connection by now
 	if errors.Is(err, storage.NotFound) || err == nil && now.State == storage.Ended {
 		return a, false, nil
 	}
@@ -185,7 +177,7 @@ func (k notifier) commonOf(ctx context.Context, s storage.Session) (a storage.Ad
 	if len(now.Conns) == 0 {
 		return a, true, nil
 	}
-	conn, err := k.store.Connection(ctx, now.Conns[len(now.Conns)-1])
+	conn, err := k.Store.Connection(ctx, now.Conns[len(now.Conns)-1])
 	if err == nil {
 		a.Conn, a.EventIDs, a.Through = conn.ID, conn.EventIDs, s.Through(conn.Group)
 	}

@@ -119,7 +119,7 @@ func (r *run) suspend() {
 	it := r.item()
 	it.State, it.Round, it.Raw, it.NotAfter = storage.Suspended, r.round+1, merged(raws), at
 	if !r.lost && r.park(it) {
-		r.warn(r.k.items.schedule(r.ctx, it))
+		r.warn(r.k.schedule(r.ctx, r.k.alarmOf(it, at)))
 	}
 }
 
@@ -127,9 +127,9 @@ func (r *run) suspend() {
 func (r *run) park(it storage.Item) bool {
 	var err error
 	if r.claim.put {
-		r.parked, err = r.k.items.swap(r.ctx, r.item(), it)
+		r.parked, err = r.k.swap(r.ctx, r.item(), it)
 	} else {
-		r.parked, err = r.k.items.put(r.ctx, it)
+		r.parked, err = r.k.put(r.ctx, it)
 	}
 	r.warn(err)
 	r.lost = !r.parked
@@ -148,25 +148,21 @@ func (k *Backend) answered(ctx context.Context, it storage.Item) error {
 	if err != nil || len(answers) < len(ids) {
 		return err
 	}
-	if it, err = k.items.whole(ctx, it); err != nil || it.Raw == nil {
+	if it, err = k.whole(ctx, it); err != nil || it.Raw == nil {
 		return err
 	}
 	raw, fault := bridge.Again(it.Raw, it.Questions, answers)
 	if fault != nil {
-		return k.items.end(ctx, it, fault)
+		return k.end(ctx, it, fault)
 	}
 	if k.Invoke == nil {
-		r, err := k.resume(ctx, it, raw)
-		if r != nil {
-			go r.execute()
-		}
-		return err
+		return k.resume(ctx, it, raw, false)
 	}
 	now := time.Now()
 	next := it.Resume(raw, now, now.Add(validity))
-	swapped, err := k.items.swap(ctx, it, next)
+	swapped, err := k.swap(ctx, it, next)
 	if swapped {
-		k.items.invokeLater(ctx, next)
+		k.invokeLater(ctx, next)
 	}
 	return err
 }
@@ -187,76 +183,67 @@ func (k *Backend) Handle(ctx context.Context, a Alarm) error {
 		return err
 	case it.Address.Session != a.Session || it.Round != a.Round:
 		return nil // the call has gone on since the alarm was set
-	case it.State == storage.Waiting, it.State == storage.Suspended && len(it.Questions) == 0:
-		return k.goOn(ctx, it)
-	case k.noted(it):
-		r, err := k.resume(ctx, it, it.Raw)
-		if r != nil {
-			r.execute()
-		}
-		return err
+	}
+	pauses := it.State == storage.Suspended && len(it.Questions) == 0
+	switch {
+	case pauses && time.Now().Before(it.NotAfter.Add(-early)): // the alarm came too early
+		return k.schedule(ctx, k.alarmOf(it, it.NotAfter))
+	case pauses, it.State == storage.Waiting, k.noted(it):
+		return k.resume(ctx, it, it.Raw, true)
 	default:
 		return k.resolve(ctx, it)
 	}
 }
 
-// goOn executes an item that waits for no answer. If the item waits for a time that has not come
-// yet, goOn schedules it again.
-func (k *Backend) goOn(ctx context.Context, it storage.Item) error {
-	if it.State == storage.Suspended && time.Now().Before(it.NotAfter.Add(-early)) {
-		return k.items.schedule(ctx, it)
-	}
-	r, err := k.resume(ctx, it, it.Raw)
-	if r != nil {
-		r.execute()
-	}
-	return err
-}
-
 // early is how long before its time an alarm may come.
 const early = time.Second
 
-// resume claims an item for this instance, to execute raw. The run is nil if another
-// instance has the item, or if there is nothing left to execute.
-func (k *Backend) resume(ctx context.Context, it storage.Item, raw []byte) (*run, error) {
+// resume claims an item for this instance and executes raw, unless another instance has the item, or
+// there is nothing left to execute. If wait is false, resume returns before the end of the execution.
+func (k *Backend) resume(ctx context.Context, it storage.Item, raw []byte, wait bool) error {
 	s, _, err := k.Store.Load(ctx, it.Address.Session, "")
 	if errors.Is(err, storage.NotFound) || err == nil && s.State == storage.Ended {
-		return nil, k.items.end(ctx, it, sessionEnded(it))
+		return k.end(ctx, it, sessionEnded(it))
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	base, skip := it.Base, map[string]int(nil)
 	if it.State != storage.Waiting {
 		// The client may have cancelled the request before its item was there.
 		tail, err := k.Store.Tail(ctx, it.Address.Session, it.ID)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if it.State == storage.Taken { // the instance that executed it has died; see Request.Note
 			if skip, err = k.logged(ctx, it, tail.Last); err != nil {
-				return nil, err
+				return err
 			}
 			base = tail.Last
 		}
 		if tail.Final {
-			return nil, k.items.end(ctx, it, lost(it, phaseRuntime, "the request has ended"))
+			return k.end(ctx, it, lost(it, phaseRuntime, "the request has ended"))
 		}
 	}
 	server, ok := k.Servers(s.Server)
 	msgs, _, bad := wire.ParseBody(raw)
 	if !ok || bad != nil {
-		return nil, k.items.end(ctx, it, lost(it, phaseUnavailable, "the server is not configured any more"))
+		return k.end(ctx, it, lost(it, phaseUnavailable, "the server is not configured any more"))
 	}
 	r := k.newRun(ctx, it.Address, s, server)
 	r.round, r.base, r.start, r.claim.put, r.claim.renewed = it.Round, base, base, true, time.Now()
 	r.said.skip = skip
-	if swapped, err := k.items.swap(ctx, it, r.item()); err != nil || !swapped {
-		return nil, err
+	if swapped, err := k.swap(ctx, it, r.item()); err != nil || !swapped {
+		return err
 	}
 	r.take(msgs, it.Round > 0 || it.State == storage.Taken)
 	r.enter(ctx)
-	return r, nil
+	if wait {
+		r.execute()
+	} else {
+		go r.execute()
+	}
+	return nil
 }
 
 // logged counts how often the log has each event of a request after the index it.Base, up to the

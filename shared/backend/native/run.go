@@ -248,7 +248,7 @@ func (r *run) mark() error {
 	s, _, err := r.k.Store.Load(r.ctx, r.address.Session, "")
 	if errors.Is(err, storage.NotFound) || err == nil && s.State == storage.Ended {
 		r.lost = true
-		return r.k.items.end(r.ctx, it, sessionEnded(it))
+		return r.k.end(r.ctx, it, sessionEnded(it))
 	}
 	if err == nil {
 		r.claim.put, r.claim.renewed = true, put

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -125,22 +124,15 @@ func (k subscribers) records(ctx context.Context) (records []storage.Session, er
 // confirmed returns the given sessions whose records say that they have subscribed.
 func (k subscribers) confirmed(ctx context.Context, ids []storage.ID) ([]storage.Session, error) {
 	found := make([]storage.Session, len(ids))
-	errs := make([]error, len(ids))
-	var work sync.WaitGroup
-	turn := make(chan struct{}, tellers)
-	for i, id := range ids {
-		turn <- struct{}{}
-		work.Go(func() {
-			defer func() { <-turn }()
-			x, _, err := k.store.Load(ctx, id, "")
-			switch {
-			case err != nil && !errors.Is(err, storage.NotFound):
-				errs[i] = err
-			case err == nil && x.State == storage.Ready && x.Tenant == k.of.Tenant && x.Server == k.of.Server && slices.Contains(x.Subscribed, k.uri):
-				found[i] = x
-			}
-		})
-	}
-	work.Wait()
-	return slices.DeleteFunc(found, func(x storage.Session) bool { return x.ID == "" }), errors.Join(errs...)
+	err := each(len(ids), func(i int) error {
+		x, _, err := k.store.Load(ctx, ids[i], "")
+		if errors.Is(err, storage.NotFound) {
+			return nil
+		}
+		if err == nil && x.State == storage.Ready && x.Tenant == k.of.Tenant && x.Server == k.of.Server && slices.Contains(x.Subscribed, k.uri) {
+			found[i] = x
+		}
+		return err
+	})
+	return slices.DeleteFunc(found, func(x storage.Session) bool { return x.ID == "" }), err
 }

@@ -39,18 +39,18 @@ func (k *Backend) resolve(ctx context.Context, it storage.Item) error {
 	now := time.Now()
 	switch {
 	case it.State == storage.Taken && now.After(it.NotAfter):
-		if whole, err := k.items.whole(ctx, it); err != nil {
+		if whole, err := k.whole(ctx, it); err != nil {
 			return err
 		} else if k.noted(whole) && whole.Gen == it.Gen {
 			return k.invokeAgain(ctx, whole)
 		}
-		return k.items.end(ctx, it, lost(it, phaseRuntime, "the function that executed the request is gone"))
+		return k.end(ctx, it, lost(it, phaseRuntime, "the function that executed the request is gone"))
 	case it.State == storage.Waiting && now.After(it.NotAfter):
 		why := "no function executed the request within " + validity.String()
 		if it.Round == 0 {
 			why += "; it was not executed, send it again"
 		}
-		return k.items.end(ctx, it, lost(it, phaseUnavailable, why))
+		return k.end(ctx, it, lost(it, phaseUnavailable, why))
 	case it.State == storage.Waiting && now.After(it.Created.Add(grace)):
 		return k.invokeAgain(ctx, it)
 	case it.State == storage.Suspended && len(it.Questions) == 0 && now.After(it.NotAfter.Add(grace)):
@@ -71,17 +71,13 @@ func (k *Backend) noted(it storage.Item) bool {
 // invokeAgain starts another invocation for an item whose invocation was lost.
 func (k *Backend) invokeAgain(ctx context.Context, it storage.Item) error {
 	if k.Invoke != nil {
-		return k.items.invoke(ctx, it)
+		return k.invoke(ctx, it)
 	}
-	it, err := k.items.whole(ctx, it)
+	it, err := k.whole(ctx, it)
 	if err != nil || it.Raw == nil {
 		return err
 	}
-	r, err := k.resume(ctx, it, it.Raw)
-	if r != nil {
-		go r.execute()
-	}
-	return err
+	return k.resume(ctx, it, it.Raw, false)
 }
 
 // resolveAsking is resolve for a call that waits for its client. It ends the call and removes its
@@ -94,13 +90,13 @@ func (k *Backend) resolveAsking(ctx context.Context, it storage.Item, now time.T
 		return err
 	case tail.Final || now.After(it.NotAfter):
 		within := it.NotAfter.Sub(it.Created).Round(time.Millisecond)
-		return k.items.end(ctx, it, lost(it, phaseToolCall, "nobody answered within "+within.String()+" (answer_timeout_sec), and the server needs an answer"))
+		return k.end(ctx, it, lost(it, phaseToolCall, "nobody answered within "+within.String()+" (answer_timeout_sec), and the server needs an answer"))
 	case tail.Last < it.Base && now.After(it.Created.Add(lease)):
-		return k.items.end(ctx, it, lost(it, phaseRuntime, "the function that executed the request ended before it could ask"))
+		return k.end(ctx, it, lost(it, phaseRuntime, "the function that executed the request ended before it could ask"))
 	}
 	s, _, err := k.Store.Load(ctx, it.Address.Session, "")
 	if errors.Is(err, storage.NotFound) || err == nil && s.State == storage.Ended {
-		return k.items.end(ctx, it, sessionEnded(it))
+		return k.end(ctx, it, sessionEnded(it))
 	}
 	if err != nil {
 		return err
