@@ -169,9 +169,9 @@ func TestTheFleetReadsWhatTheTemplateWrites(t *testing.T) {
 func TestAlarmsAreSetWhereTheTemplateSays(t *testing.T) {
 	s := expand(t)
 	function := s.get(t, "HttpFunction", "AWS::Lambda::Function")
-	var got eventbridge.Config
+	var got eventbridge.Scheduler
 	commontest.OK(t, json.Unmarshal([]byte(s.value(dig(function, "Environment", "Variables").(object)["DORMOUSE_SCHEDULES"])), &got))
-	want := eventbridge.Config{
+	want := eventbridge.Scheduler{
 		Group: "Schedules", Role: "SchedulesRole.Arn",
 		Target: "arn:AWS::Partition:lambda:AWS::Region:AWS::AccountId:function:" + s.value(function["FunctionName"]),
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/native/eventbridge"
 )
 
-// Env is the environment variable with an eventbridge.Config in JSON. Without it, the Lambda
+// Env is the environment variable with an eventbridge.Scheduler in JSON. Without it, the Lambda
 // function sets no alarms.
 const Env = "DORMOUSE_SCHEDULES"
 
@@ -26,7 +26,7 @@ func Open() (endpoints.Alarms, error) {
 		return endpoints.Alarms{}, err
 	}
 	return endpoints.Alarms{
-		Schedule: eventbridge.New(*c),
+		Schedule: c,
 		Invoke:   func(ctx context.Context, payload []byte) error { return boot.Invoke(ctx, c.Target, payload) },
 	}, nil
 }
@@ -38,15 +38,15 @@ func Scheduler() (native.Scheduler, error) {
 	if c == nil {
 		return nil, err
 	}
-	return eventbridge.New(*c), nil
+	return c, nil
 }
 
-func read() (*eventbridge.Config, error) {
+func read() (*eventbridge.Scheduler, error) {
 	text := os.Getenv(Env)
 	if text == "" {
 		return nil, nil //nolint:nilnil // alarms are optional
 	}
-	var c eventbridge.Config
+	var c eventbridge.Scheduler
 	err := json.Unmarshal([]byte(text), &c)
 	if err == nil && (c.Group == "" || c.Target == "" || c.Role == "") {
 		err = errors.New("want group, target and role")

@@ -296,7 +296,7 @@ func (e *emulated) tells() string {
 	return "DORMOUSE_EMULATOR=" + string(text)
 }
 
-// scheduleSettings returns the JSON of an eventbridge.Config.
+// scheduleSettings returns the JSON of an eventbridge.Scheduler.
 func scheduleSettings() string {
 	return `{"group":"` + scheduleGroup + `","target":"` + aws.FunctionARN("http") + `","role":"arn:aws:iam::` + aws.Account + `:role/schedules"}`
 }

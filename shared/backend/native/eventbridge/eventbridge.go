@@ -18,19 +18,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Scheduler is a native.Scheduler. It is safe for concurrent use.
-type Scheduler struct{ cfg Config }
-
-// Config says where schedules are kept and what they do. All fields are required.
-type Config struct {
+// Scheduler is a native.Scheduler, which says where schedules are kept and what they do. All fields
+// are required. It is safe for concurrent use.
+type Scheduler struct {
 	Service awscall.Service `json:"-"`      // EventBridge Scheduler
 	Group   string          `json:"group"`  // name of the schedule group
 	Target  string          `json:"target"` // ARN of the function that is invoked
 	Role    string          `json:"role"`   // ARN of the role that may invoke it
 }
-
-// New returns a Scheduler. It does not check c.
-func New(c Config) *Scheduler { return &Scheduler{c} }
 
 // soonest is the least time from now to a schedule. The API refuses a schedule whose time
 // has passed when the request arrives.
@@ -62,11 +57,11 @@ func (s *Scheduler) Schedule(ctx context.Context, a native.Alarm) error {
 		at = whole.Add(time.Second)
 	}
 	body := schedule{
-		ClientToken: storage.NewNonce(), GroupName: s.cfg.Group, ScheduleTimezone: "UTC", ActionAfterCompletion: "DELETE",
+		ClientToken: storage.NewNonce(), GroupName: s.Group, ScheduleTimezone: "UTC", ActionAfterCompletion: "DELETE",
 		ScheduleExpression: "at(" + at.UTC().Format("2006-01-02T15:04:05") + ")",
 	}
 	body.FlexibleTimeWindow.Mode = "OFF"
-	body.Target.Arn, body.Target.RoleArn, body.Target.Input = s.cfg.Target, s.cfg.Role, string(input)
+	body.Target.Arn, body.Target.RoleArn, body.Target.Input = s.Target, s.Role, string(input)
 	raw, err := json.Marshal(body)
 	if err != nil {
 		return err
@@ -77,12 +72,12 @@ func (s *Scheduler) Schedule(ctx context.Context, a native.Alarm) error {
 
 // Cancel implements native.Scheduler.
 func (s *Scheduler) Cancel(ctx context.Context, a native.Alarm) error {
-	query := url.Values{"groupName": {s.cfg.Group}, "clientToken": {storage.NewNonce()}}
+	query := url.Values{"groupName": {s.Group}, "clientToken": {storage.NewNonce()}}
 	return s.ask(ctx, http.MethodDelete, s.url(a, query), nil, http.StatusNotFound)
 }
 
 func (s *Scheduler) url(a native.Alarm, query url.Values) string {
-	u := s.cfg.Service.Endpoint + "/schedules/" + url.PathEscape(a.ID())
+	u := s.Service.Endpoint + "/schedules/" + url.PathEscape(a.ID())
 	if query != nil {
 		u += "?" + query.Encode()
 	}
@@ -97,7 +92,7 @@ const tries = 4
 func (s *Scheduler) ask(ctx context.Context, method, target string, body []byte, okStatus int) error {
 	q := awscall.Request{Method: method, URL: target, Body: body, Header: http.Header{"Content-Type": {"application/json"}}}
 	for try := 1; ; try++ {
-		a, err := s.cfg.Service.Do(ctx, q, 1<<10)
+		a, err := s.Service.Do(ctx, q, 1<<10)
 		if err == nil && (a.Status == http.StatusOK || a.Status == okStatus) {
 			return nil
 		}
