@@ -104,16 +104,13 @@ func EachServer(a interface {
 		}
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return all, nil
+	return all, err
 }
 
 // Verify returns the identity of the holder of a key, after checking that the key is good for a
 // server. Costs and errors are as for Authenticate.
 func (a *Keys) Verify(ctx context.Context, key, server string) (storage.Identity, error) {
-	k, err := a.whole(ctx, key, toCall(server))
+	k, err := a.whole(ctx, key, ToCall, server)
 	if err != nil {
 		return storage.Identity{}, err
 	}
@@ -121,14 +118,14 @@ func (a *Keys) Verify(ctx context.Context, key, server string) (storage.Identity
 }
 
 // whole returns the record of a key that is given with its secret, after checking that the key is
-// good for a purpose.
-func (a *Keys) whole(ctx context.Context, key string, to purpose) (storage.Key, error) {
+// good for a right at a server; see allow.
+func (a *Keys) whole(ctx context.Context, key string, right Right, server string) (storage.Key, error) {
 	id, ok := parseKey(key)
 	if !ok {
 		return storage.Key{}, notGood()
 	}
 	sum := sha256.Sum256([]byte(key))
-	return a.admit(ctx, id, to, func(k storage.Key) bool {
+	return a.admit(ctx, id, right, server, func(k storage.Key) bool {
 		return subtle.ConstantTimeCompare(sum[:], k.Hash) == 1
 	})
 }
@@ -140,7 +137,7 @@ func (a *Keys) Confirm(ctx context.Context, credential, server string) error {
 	if !isID(credential) {
 		return notGood()
 	}
-	_, err := a.admit(ctx, credential, toCall(server), func(storage.Key) bool { return true })
+	_, err := a.admit(ctx, credential, ToCall, server, func(storage.Key) bool { return true })
 	return err
 }
 
@@ -195,24 +192,21 @@ func bearer(headers []string) (string, error) {
 }
 
 // admit returns the key with an id, if the function proven returns true for it, and if it is valid
-// and good for a purpose.
-func (a *Keys) admit(ctx context.Context, id string, to purpose, proven func(storage.Key) bool) (storage.Key, error) {
+// and good for a right at a server; see allow.
+func (a *Keys) admit(ctx context.Context, id string, right Right, server string, proven func(storage.Key) bool) (storage.Key, error) {
 	begun := time.Now()
 	k, err := a.find(ctx, id, begun)
-	if errors.Is(err, storage.NotFound) {
+	switch {
+	case errors.Is(err, storage.NotFound), err == nil && !proven(k):
 		return storage.Key{}, storage.NameRefused(notGood(), storage.Identity{Credential: id})
-	}
-	if err != nil {
+	case err != nil:
 		return storage.Key{}, err
-	}
-	if !proven(k) {
-		return storage.Key{}, storage.NameRefused(notGood(), storage.Identity{Credential: id})
 	}
 	whose := storage.Identity{Tenant: k.Tenant, Principal: k.Principal, Credential: k.ID}
 	if !k.Revoked.IsZero() || !k.Expires.IsZero() && !k.Expires.After(begun) {
 		return storage.Key{}, storage.NameRefused(notGood(), whose)
 	}
-	if err := to.allow(k); err != nil {
+	if err := allow(k, right, server); err != nil {
 		return storage.Key{}, storage.NameRefused(err, whose)
 	}
 	if begun.Sub(k.Used) >= touchEvery {
@@ -231,18 +225,14 @@ func (a *Keys) find(ctx context.Context, id string, now time.Time) (storage.Key,
 	}
 	k, err := a.store.Keys().Get(ctx, id)
 	if err == nil && k.Revoked.IsZero() {
-		a.remember(k, now.Add(Remembered))
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if len(a.known) >= maxRemembered {
+			clear(a.known)
+		}
+		a.known[k.ID] = memory{k, now.Add(Remembered)}
 	}
 	return k, err
-}
-
-func (a *Keys) remember(k storage.Key, until time.Time) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(a.known) >= maxRemembered {
-		clear(a.known)
-	}
-	a.known[k.ID] = memory{k, until}
 }
 
 // touch stores the time at which a key was used. The caller is let in even if the write

@@ -31,34 +31,24 @@ func Has(role storage.Role, r Right) bool {
 	}
 }
 
-// purpose says what a key must permit.
-type purpose struct {
-	right  Right
-	server string // the server to call; "" for none
-}
-
-func toCall(server string) purpose { return purpose{ToCall, server} }
-
-// allow returns nil if a key is good for the purpose. The error is Forbidden, with the reason.
-func (p purpose) allow(k storage.Key) error {
-	if err := p.lacks(k); err != nil {
-		return err.ForOperator()
+// allow returns nil if a key has a right. For [ToCall], the key must also be for the server. The error
+// is Forbidden, with the reason.
+func allow(k storage.Key, right Right, server string) error {
+	refuse := func(format string, args ...any) error {
+		return storage.Errorf(storage.Forbidden, format, args...).ForOperator()
 	}
-	return nil
-}
-
-func (p purpose) lacks(k storage.Key) *storage.Error {
 	switch {
-	case !Has(k.Role, p.right) && p.right == ToCall:
-		return storage.Errorf(storage.Forbidden, "this API key is for looking only; use one of role user or operator to call servers")
-	case !Has(k.Role, p.right) && p.right == ToSee:
-		return storage.Errorf(storage.Forbidden, "this API key may only call servers; use one of role viewer, auditor or operator: dormouse keys create NAME --role viewer")
-	case !Has(k.Role, p.right):
-		return storage.Errorf(storage.Forbidden, "this needs an API key of role operator: dormouse keys create NAME --role operator")
-	case p.right == ToCall && !May(k.Servers, p.server):
-		return storage.Errorf(storage.Forbidden, "this API key is not for %.64s; it is for %s", p.server, named(k.Servers))
+	case Has(k.Role, right) && (right != ToCall || May(k.Servers, server)):
+		return nil
+	case Has(k.Role, right):
+		return refuse("this API key is not for %.64s; it is for %s", server, named(k.Servers))
+	case right == ToCall:
+		return refuse("this API key is for looking only; use one of role user or operator to call servers")
+	case right == ToSee:
+		return refuse("this API key may only call servers; use one of role viewer, auditor or operator: dormouse keys create NAME --role viewer")
+	default:
+		return refuse("this needs an API key of role operator: dormouse keys create NAME --role operator")
 	}
-	return nil
 }
 
 // named lists servers in a sentence. If there are many, it names the first ones and
@@ -83,5 +73,5 @@ func (a *Keys) Holder(r *http.Request, right Right) (storage.Key, error) {
 	if err != nil {
 		return storage.Key{}, err
 	}
-	return a.whole(r.Context(), key, purpose{right: right})
+	return a.whole(r.Context(), key, right, "")
 }
