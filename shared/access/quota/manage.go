@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -22,22 +21,13 @@ type Report struct {
 // Show reads the account of a tenant. A tenant without an account has used nothing. Errors:
 // Unavailable.
 func Show(ctx context.Context, store storage.Values, tenant string) (Report, error) {
-	_, row, err := readAccount(ctx, store, tenant)
+	_, row, err := loadRow[accountRow](ctx, store, accountKey(tenant))
 	return row.report(tenant), err
 }
 
 func (r accountRow) report(tenant string) Report {
 	month, spent := r.Used.in(time.Now())
 	return Report{Tenant: tenant, Own: r.Limits, Month: month, USD: float64(spent) / nanos}
-}
-
-func readAccount(ctx context.Context, store storage.Values, tenant string) (storage.Value, accountRow, error) {
-	var row accountRow
-	v, err := store.LoadValue(ctx, accountKey(tenant))
-	if err == nil && len(v.Data) > 0 {
-		err = json.Unmarshal(v.Data, &row)
-	}
-	return v, row, err
 }
 
 // Set changes limits of a tenant, which replace those of the servers file. The argument change is a
@@ -50,35 +40,21 @@ func Set(ctx context.Context, store storage.Values, tenant string, change []byte
 	if err != nil {
 		return Report{}, storage.Errorf(storage.Invalid, "limits: %v", err)
 	}
-	for tries := range maxTries {
-		v, row, err := readAccount(ctx, store, tenant)
-		if err != nil {
-			return Report{}, err
-		}
+	var report Report
+	err = edit(ctx, store, accountKey(tenant), accountLife, func(row accountRow) (accountRow, bool, error) {
 		own, _ := readObject(row.Limits) // a row that cannot be decoded has no limits
 		own = own.known().over(wanted).withoutFile()
 		if _, err := own.limits(); err != nil {
-			return Report{}, storage.Errorf(storage.Invalid, "%v", err)
-		}
-		if err := list(ctx, store, tenant, len(own) > 0); err != nil {
-			return Report{}, err
+			return row, false, storage.Errorf(storage.Invalid, "%v", err)
 		}
 		row.Limits, row.Writer = own.text(), storage.NewNonce()
-		if v.Data, err = json.Marshal(row); err != nil {
-			return Report{}, fmt.Errorf("limits: %w", err)
-		}
-		v.Expires = time.Now().Add(accountLife)
-		if _, err = store.SaveValue(ctx, v); err == nil {
-			return row.report(tenant), nil
-		}
-		if !errors.Is(err, storage.Conflict) {
-			return Report{}, err
-		}
-		if err := pause(ctx, tries); err != nil {
-			return Report{}, err
-		}
+		report = row.report(tenant)
+		return row, true, list(ctx, store, tenant, len(own) > 0)
+	})
+	if errors.Is(err, storage.Conflict) {
+		err = crowded(tenant)
 	}
-	return Report{}, crowded(tenant)
+	return report, err
 }
 
 func nothing(word string) error {
