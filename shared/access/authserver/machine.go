@@ -68,10 +68,10 @@ func newCompanies(s resourceserver.Settings, client *http.Client, log *slog.Logg
 			return nil, errors.New("access: enterprise: an issuer appears twice; list each issuer once")
 		}
 		a := resourceserver.NewAssertions(s, e, client, log)
-		if other, taken := issuers[a.Name()]; taken && other != e.Issuer {
-			return nil, fmt.Errorf("access: enterprise: the users of %s and of %s would be the same principals, %s:SUBJECT; give one of the two a name of its own", other, e.Issuer, a.Name())
+		if other, taken := issuers[a.Name]; taken && other != e.Issuer {
+			return nil, fmt.Errorf("access: enterprise: the users of %s and of %s would be the same principals, %s:SUBJECT; give one of the two a name of its own", other, e.Issuer, a.Name)
 		}
-		issuers[a.Name()], all[e.Issuer] = e.Issuer, a
+		issuers[a.Name], all[e.Issuer] = e.Issuer, a
 	}
 	return all, nil
 }

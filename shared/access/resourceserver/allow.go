@@ -72,18 +72,6 @@ func (r resources) Tools(who storage.Identity, server string) (tools storage.Too
 	return tools
 }
 
-// maxToldName is how much of a tool's name an error repeats, in bytes.
-const maxToldName = 128
-
-// notForYou returns the error for a call of a tool that the caller may not use. No login
-// would help, so Challenge returns "" for it.
-func notForYou(tool string) error {
-	if len(tool) > maxToldName {
-		tool = tool[:maxToldName] + "…"
-	}
-	return storage.Errorf(storage.Forbidden, "you may not use the tool %q of this server; ask its operator for access", tool)
-}
-
 // Wants reports whether claims lack a claim that the settings name.
 func (s Settings) Wants(claims map[string]any) bool {
 	wanted := append(append([]string{s.Principal}, s.Claims...), append(s.Allow.Claims(), s.Roles.Claims()...)...)

@@ -7,16 +7,14 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-
-	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // Assertions verifies the assertions of one company's identity provider: identity assertion
 // authorization grants (ID-JAG). With such an assertion, a client that the provider knows gets a
 // token without asking the user.
 type Assertions struct {
+	Settings // with the issuer, and the name with which the principals of its users begin
 	verifier verifier
-	settings Settings
 }
 
 // NewAssertions makes an Assertions for one of the settings' enterprise issuers. The argument s
@@ -31,11 +29,8 @@ func NewAssertions(s Settings, e Enterprise, client *http.Client, log *slog.Logg
 	s.Issuer, s.JWKS = e.Issuer, e.JWKS
 	v := newVerifier(s, &keySet{issuer: s.Issuer, pinned: s.JWKS, client: cmp.Or(client, newClient()), log: cmp.Or(log, slog.New(slog.DiscardHandler))})
 	v.types = []string{"oauth-id-jag+jwt"}
-	return &Assertions{v, s}
+	return &Assertions{s, v}
 }
-
-// Name returns the prefix of the principals of the issuer's users.
-func (a *Assertions) Name() string { return a.settings.Name }
 
 // Verify returns the claims of an assertion. It checks the signature, the times and the
 // type. The caller checks for whom and for what the assertion was issued.
@@ -46,10 +41,4 @@ func (a *Assertions) Verify(ctx context.Context, assertion string) (map[string]a
 		return nil, badToken("it is too long")
 	}
 	return a.verifier.verify(ctx, assertion)
-}
-
-// Identity returns the identity of the user that the claims of an assertion name. Errors
-// are as for [Settings.Identity].
-func (a *Assertions) Identity(claims map[string]any) (storage.Identity, error) {
-	return a.settings.Identity(claims)
 }

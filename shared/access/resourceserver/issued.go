@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -58,11 +60,6 @@ func OpenToken(sealer *storage.Sealer, token string) (t Token, ok bool) {
 	return t, ok && json.Unmarshal(plain, &t) == nil
 }
 
-// KeyCheck confirms an API key; see package apikey.
-type KeyCheck interface {
-	Confirm(ctx context.Context, credential, server string) error
-}
-
 // IssuedConfig configures an [Issued]. All fields are required. Settings.Issuer is not
 // used: the issuer is the endpoint itself.
 type IssuedConfig struct {
@@ -70,7 +67,7 @@ type IssuedConfig struct {
 	Servers []string
 	Sealer  *storage.Sealer // the result of NewTokenSealer
 	Store   storage.Values  // has the revoked grants
-	Keys    KeyCheck        // confirms API keys that were exchanged for tokens
+	Keys    *apikey.Keys    // confirms API keys that were exchanged for tokens
 }
 
 // Issued verifies the tokens of this endpoint's own authorization server (package authserver). It
@@ -80,10 +77,10 @@ type Issued struct {
 	resources
 	sealer *storage.Sealer
 	store  storage.Values
-	keys   KeyCheck
+	keys   *apikey.Keys
 
 	mu      sync.Mutex // held while the list is read, so that others wait for it
-	revoked Revoked
+	revoked revokedGrants
 	read    time.Time
 }
 
@@ -149,14 +146,14 @@ func (s *Issued) Confirm(ctx context.Context, text, server string) error {
 	if err != nil {
 		return err
 	}
-	if list.Has(grant, tenant, issued) {
+	if list.has(grant, tenant, issued) {
 		return badToken("it was revoked")
 	}
 	return nil
 }
 
 // list returns the revoked grants as they were at most revokedFor ago.
-func (s *Issued) list(ctx context.Context) (Revoked, error) {
+func (s *Issued) list(ctx context.Context) (revokedGrants, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
@@ -168,15 +165,14 @@ func (s *Issued) list(ctx context.Context) (Revoked, error) {
 		s.revoked, err = parseRevoked(v.Data)
 	}
 	if err != nil {
-		return Revoked{}, storage.Errorf(storage.Unavailable, "whether this token was revoked cannot be found out now; try again").Because(err)
+		return revokedGrants{}, storage.Errorf(storage.Unavailable, "whether this token was revoked cannot be found out now; try again").Because(err)
 	}
 	s.read = now
 	return s.revoked, nil
 }
 
-// Revoked are the grants that were revoked within the life of an access token. A store has one
-// Revoked.
-type Revoked struct {
+// revokedGrants are the grants that were revoked within the life of an access token. A store has one.
+type revokedGrants struct {
 	Grants map[string]int64 `json:"g,omitempty"` // when each was revoked, in Unix seconds
 	// Tenants are tenants with too many revocations to list. All their tokens that were
 	// issued up to the given time, in Unix seconds, are revoked.
@@ -190,15 +186,15 @@ func revokedKey() storage.ValueKey {
 	return storage.ValueKey{Scope: storage.ValueOfServer, Name: "oauth revoked"}
 }
 
-func parseRevoked(data []byte) (r Revoked, err error) {
+func parseRevoked(data []byte) (r revokedGrants, err error) {
 	if len(data) > 0 {
 		err = json.Unmarshal(data, &r)
 	}
 	return r, err
 }
 
-// Has reports whether r revokes a token, by its grant, its tenant and its time of issue.
-func (r Revoked) Has(grant, tenant string, issued time.Time) bool {
+// has reports whether r revokes a token, by its grant, its tenant and its time of issue.
+func (r revokedGrants) has(grant, tenant string, issued time.Time) bool {
 	_, listed := r.Grants[grant]
 	until, all := r.Tenants[tenant]
 	return listed || all && issued.Unix() <= until
@@ -206,25 +202,20 @@ func (r Revoked) Has(grant, tenant string, issued time.Time) bool {
 
 // add returns the list with one more grant, and without entries whose tokens have all
 // expired.
-func (r Revoked) add(grant, tenant string, now time.Time) Revoked {
+func (r revokedGrants) add(grant, tenant string, now time.Time) revokedGrants {
 	oldest := now.Add(-AccessLife - time.Minute).Unix()
-	next := Revoked{Grants: map[string]int64{}, Tenants: map[string]int64{}}
-	for g, at := range r.Grants {
-		if at > oldest {
-			next.Grants[g] = at
-		}
+	list, name := &r.Grants, grant
+	for _, of := range []map[string]int64{r.Grants, r.Tenants} {
+		maps.DeleteFunc(of, func(_ string, at int64) bool { return at <= oldest })
 	}
-	for t, at := range r.Tenants {
-		if at > oldest {
-			next.Tenants[t] = at
-		}
+	if len(r.Grants) >= maxRevoked {
+		list, name = &r.Tenants, tenant
 	}
-	if len(next.Grants) >= maxRevoked {
-		next.Tenants[tenant] = now.Unix()
-	} else {
-		next.Grants[grant] = now.Unix()
+	if *list == nil {
+		*list = map[string]int64{}
 	}
-	return next
+	(*list)[name] = now.Unix()
+	return r
 }
 
 // Revoke makes all access tokens of a grant invalid, within 30 seconds everywhere.

@@ -36,7 +36,8 @@ func (r resources) Permit(who storage.Identity, server string, tools []string) e
 	may := r.Tools(who, server)
 	for _, tool := range tools {
 		if !may.Allows(tool) {
-			return notForYou(tool)
+			// No login would help, so Challenge returns "" for this error.
+			return storage.Errorf(storage.Forbidden, "you may not use the tool %.128q of this server; ask its operator for access", tool)
 		}
 	}
 	if !who.Scoped || len(r.settings.Scopes[server]) == 0 {

@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -134,10 +133,7 @@ func (v verifier) judge(claims map[string]any) error {
 // expiry returns the end of a token's validity, skew included.
 func expiry(claims map[string]any) time.Time {
 	exp, _ := claims["exp"].(float64)
-	if math.IsNaN(exp) || exp < 0 {
-		exp = 0
-	}
-	return time.Unix(int64(min(exp, 1<<40)), 0).Add(skew)
+	return time.Unix(int64(max(0, min(exp, 1<<40))), 0).Add(skew)
 }
 
 // unix reads the Unix seconds in a Credential that Verify has made.
