@@ -1,6 +1,7 @@
 package authserver
 
 import (
+	"crypto/rand"
 	"crypto/subtle"
 	"encoding/base64"
 	"maps"
@@ -159,13 +160,13 @@ type asked struct {
 // askUser shows the consent page.
 func (b *Server) askUser(w http.ResponseWriter, r *http.Request, who client, req request) error {
 	csrf := b.cookies.Get(r, cookieCSRF)
-	if len(csrf) != 22 {
-		csrf = random(16)
+	if len(csrf) != handleChars {
+		csrf = rand.Text()
 	}
 	b.cookies.Set(w, cookieCSRF, csrf, consentWithin)
 	data := pageData{
 		Title: "Allow access?", Client: who.name, Site: who.site, Host: hostOf(req.Redirect), Server: req.Server, Adds: b.additions(req),
-		Request: b.seal(forRequest, asked{req, csrf}), Program: reachesProgram(req.Redirect),
+		Request: b.seals[forRequest].SealJSON(asked{req, csrf}), Program: reachesProgram(req.Redirect),
 	}
 	if name, _ := b.settings.SignIn(); b.login.Origin() != "" {
 		data.Provider = name
@@ -189,7 +190,7 @@ func (b *Server) answer(w http.ResponseWriter, r *http.Request) error {
 	var a asked
 	csrf := b.cookies.Get(r, cookieCSRF)
 	switch {
-	case !b.open(forRequest, f.Get("request"), &a):
+	case !b.seals[forRequest].OpenJSON(f.Get("request"), &a):
 		return bad("invalid_request", "this page cannot be read any more; go back to your client and start again")
 	case csrf == "" || subtle.ConstantTimeCompare([]byte(csrf), []byte(a.CSRF)) != 1:
 		return bad("invalid_request", "this page was shown to another browser, or cookies are switched off; go back to your client and start again")

@@ -40,7 +40,7 @@ func consentID(who client, req request) string {
 }
 
 func (b *browsers) consents(r *http.Request) (all []consent) {
-	_ = b.open(forConsent, b.cookies.Get(r, cookieConsent), &all) // without a cookie there is no consent
+	_ = b.seals[forConsent].OpenJSON(b.cookies.Get(r, cookieConsent), &all) // without a cookie there is no consent
 	now := time.Now().Unix()
 	return slices.DeleteFunc(all, func(c consent) bool { return c.Until <= now })
 }
@@ -63,5 +63,5 @@ func (b *browsers) remember(w http.ResponseWriter, r *http.Request, who client, 
 	id := consentID(who, req)
 	all := slices.DeleteFunc(b.consents(r), func(c consent) bool { return c.What == id })
 	all = append(all, consent{id, req.Scopes, time.Now().Add(consentLife).Unix()})
-	b.cookies.Set(w, cookieConsent, b.seal(forConsent, all[max(0, len(all)-maxConsents):]), consentLife)
+	b.cookies.Set(w, cookieConsent, b.seals[forConsent].SealJSON(all[max(0, len(all)-maxConsents):]), consentLife)
 }

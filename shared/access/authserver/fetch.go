@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -153,13 +152,7 @@ func (d *documents) remember(id string, k kept) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.known) >= maxRemembered {
-		maps.DeleteFunc(d.known, func(_ string, k kept) bool { return !time.Now().Before(k.until) })
-	}
-	for other := range d.known {
-		if len(d.known) < maxRemembered {
-			break
-		}
-		delete(d.known, other) // drop any document: it can be fetched again
+		clear(d.known) // each can be fetched again
 	}
 	d.known[id] = k
 }

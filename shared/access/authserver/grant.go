@@ -3,6 +3,7 @@ package authserver
 import (
 	"context"
 	"crypto/hmac"
+	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base32"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"golang.org/x/oauth2"
 )
 
 const (
@@ -41,8 +43,6 @@ func handleOf(token string) (handle string, ok bool) {
 }
 
 const handleChars = 26
-
-func newHandle() string { return idText(randomBytes(16)) }
 
 func grantID(handle string) string { return idText(sum("grant " + handle))[:handleChars] }
 
@@ -111,8 +111,9 @@ func withClient(props []byte, client string, scopes []string) []byte {
 // code, unless the caller calls keep after it has sent the tokens. If the grant exists already,
 // begin returns Conflict.
 func (b *grants) begin(ctx context.Context, g storage.Grant, handle string) (refresh string, begun storage.Grant, err error) {
-	refresh, now := refreshToken(handle, random(32)), time.Now()
-	g.ID, g.Current, g.Salt = grantID(handle), sum(refresh), randomBytes(32)
+	refresh, now := refreshToken(handle, oauth2.GenerateVerifier()), time.Now()
+	g.ID, g.Current, g.Salt = grantID(handle), sum(refresh), make([]byte, 32)
+	_, _ = rand.Read(g.Salt) // Read never fails
 	g.Created, g.Rotated, g.Expires = now, now, now.Add(codeWithin)
 	err = b.rows.Grants().Create(ctx, g)
 	g.Rev = 1

@@ -2,6 +2,7 @@ package authserver
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/subtle"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/webpage"
+	"golang.org/x/oauth2"
 )
 
 // Login is where users sign in.
@@ -68,7 +70,7 @@ const maxFlows = 3
 
 // begins sends the browser to the sign-in, and sets the cookie of the flow.
 func (b *Server) begins(w http.ResponseWriter, r *http.Request, req request, back string) error {
-	f := flow{Attempt{random(16), random(16), random(32)}, req, back, time.Now().Add(flowWithin).Unix()}
+	f := flow{Attempt{rand.Text(), rand.Text(), oauth2.GenerateVerifier()}, req, back, time.Now().Add(flowWithin).Unix()}
 	to, err := b.login.URL(r.Context(), f.Attempt, b.redirect())
 	if err != nil {
 		return err
@@ -81,7 +83,7 @@ func (b *Server) begins(w http.ResponseWriter, r *http.Request, req request, bac
 			}
 		}
 	}
-	b.cookies.Set(w, flowCookie(f.State), b.seal(forFlow, f), flowWithin)
+	b.cookies.Set(w, flowCookie(f.State), b.seals[forFlow].SealJSON(f), flowWithin)
 	http.Redirect(w, r, to, http.StatusSeeOther)
 	return nil
 }
@@ -111,7 +113,7 @@ func (b *Server) callback(w http.ResponseWriter, r *http.Request) error {
 	}
 	state := q.Get("state")
 	var f flow
-	if state == "" || !b.open(forFlow, b.cookies.Get(r, flowCookie(state)), &f) || subtle.ConstantTimeCompare([]byte(f.State), []byte(state)) != 1 || time.Now().Unix() > f.Until {
+	if state == "" || !b.seals[forFlow].OpenJSON(b.cookies.Get(r, flowCookie(state)), &f) || subtle.ConstantTimeCompare([]byte(f.State), []byte(state)) != 1 || time.Now().Unix() > f.Until {
 		return bad("invalid_request", "this sign-in has expired, or was started in another browser; go back to your client and start again")
 	}
 	b.cookies.Set(w, flowCookie(state), "", 0)
@@ -142,7 +144,7 @@ func (b *Server) callback(w http.ResponseWriter, r *http.Request) error {
 		b.arrived(w, r, c, b.settings.PublicURL+f.Back)
 		return nil
 	}
-	b.back(w, r, f.Request, url.Values{"code": {b.seal(forCode, c)}})
+	b.back(w, r, f.Request, url.Values{"code": {b.seals[forCode].SealJSON(c)}})
 	return nil
 }
 
@@ -161,7 +163,7 @@ func (b *Server) identify(req request, claims map[string]any) (code, error) {
 	if req.Server == resourceserver.Console {
 		who.Props, most = nil, maxConsoleClaims
 	}
-	c := code{Request: req, Handle: newHandle(), Tenant: who.Tenant, Principal: who.Principal, Props: who.Props, Until: time.Now().Add(codeWithin).Unix()}
+	c := code{Request: req, Handle: strings.ToLower(rand.Text()), Tenant: who.Tenant, Principal: who.Principal, Props: who.Props, Until: time.Now().Add(codeWithin).Unix()}
 	if c.Claims, err = json.Marshal(b.settings.Relevant(req.Server, claims)); err != nil {
 		return code{}, err
 	}
@@ -224,7 +226,7 @@ func (a anyName) URL(_ context.Context, at Attempt, _ string) (string, error) {
 
 func (a anyName) User(_ context.Context, _ Attempt, _ string, q url.Values) (User, error) {
 	var u namedUser
-	if !a.b.open(forName, q.Get("code"), &u) || time.Now().Unix() > u.Until {
+	if !a.b.seals[forName].OpenJSON(q.Get("code"), &u) || time.Now().Unix() > u.Until {
 		return User{}, storage.Errorf(storage.Unauthenticated, "the sign-in is over; start again")
 	}
 	claims := map[string]any{"sub": u.Name, "name": u.Name, "email": u.Name + "@localhost", "email_verified": true}
@@ -248,7 +250,7 @@ func (a anyName) serve(w http.ResponseWriter, r *http.Request) error {
 		// must therefore allow the client's address.
 		state := r.URL.Query().Get("state")
 		var f flow
-		a.b.open(forFlow, a.b.cookies.Get(r, flowCookie(state)), &f)
+		a.b.seals[forFlow].OpenJSON(a.b.cookies.Get(r, flowCookie(state)), &f)
 		a.b.page(w, http.StatusOK, f.Request.Redirect, pageData{Title: "Sign in", State: state})
 		return nil
 	}
@@ -266,6 +268,6 @@ func (a anyName) serve(w http.ResponseWriter, r *http.Request) error {
 			u.Groups = append(u.Groups, g)
 		}
 	}
-	http.Redirect(w, r, a.b.redirect()+"?"+url.Values{"state": {f.Get("state")}, "code": {a.b.seal(forName, u)}}.Encode(), http.StatusSeeOther)
+	http.Redirect(w, r, a.b.redirect()+"?"+url.Values{"state": {f.Get("state")}, "code": {a.b.seals[forName].SealJSON(u)}}.Encode(), http.StatusSeeOther)
 	return nil
 }

@@ -24,12 +24,9 @@
 package authserver
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -316,30 +313,6 @@ func writeJSON(w http.ResponseWriter, status int, document any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_, _ = w.Write(text)
-}
-
-func (s seals) seal(p purpose, v any) string {
-	var plain bytes.Buffer
-	e := json.NewEncoder(&plain)
-	e.SetEscapeHTML(false) // escapes would make some texts six times as long
-	if err := e.Encode(v); err != nil {
-		panic("authserver: " + err.Error()) // strings and numbers always marshal
-	}
-	return s[p].Seal(plain.Bytes())
-}
-
-// open reads what seal wrote for the same purpose.
-func (s seals) open(p purpose, sealed string, into any) bool {
-	plain, ok := s[p].Open(sealed)
-	return ok && json.Unmarshal(plain, into) == nil
-}
-
-func random(n int) string { return base64.RawURLEncoding.EncodeToString(randomBytes(n)) }
-
-func randomBytes(n int) []byte {
-	raw := make([]byte, n)
-	_, _ = rand.Read(raw) // Read never fails
-	return raw
 }
 
 func sum(text string) []byte {

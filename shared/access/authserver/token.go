@@ -95,7 +95,7 @@ func (b *Server) openCode(r *http.Request, f url.Values) (who client, c code, er
 		return who, c, err
 	}
 	switch {
-	case !b.open(forCode, f.Get("code"), &c), c.Request.Client != who.id, c.Request.Redirect != f.Get("redirect_uri"), !proves(f.Get("code_verifier"), c.Request.Challenge):
+	case !b.seals[forCode].OpenJSON(f.Get("code"), &c), c.Request.Client != who.id, c.Request.Redirect != f.Get("redirect_uri"), !proves(f.Get("code_verifier"), c.Request.Challenge):
 		return who, c, badGrant()
 	case server != "" && server != c.Request.Server:
 		return who, c, bad("invalid_target", "the code is for another resource; send the resource of the sign-in")

@@ -36,7 +36,7 @@ func (b *Server) Visit(w http.ResponseWriter, r *http.Request, server, back stri
 // in the last 15 minutes.
 func (b *Server) Visitor(r *http.Request, server string) (storage.Identity, bool) {
 	var v visitor
-	if !b.open(forVisit, b.cookies.Get(r, cookieVisit), &v) || v.Server != server || time.Now().Unix() > v.Until {
+	if !b.seals[forVisit].OpenJSON(b.cookies.Get(r, cookieVisit), &v) || v.Server != server || time.Now().Unix() > v.Until {
 		return storage.Identity{}, false
 	}
 	return storage.Identity{Tenant: v.Tenant, Principal: v.Principal}, true
@@ -45,6 +45,6 @@ func (b *Server) Visitor(r *http.Request, server string) (storage.Identity, bool
 // arrived remembers in the browser who has signed in, and sends the browser to a page.
 func (b *browsers) arrived(w http.ResponseWriter, r *http.Request, c code, page string) {
 	v := visitor{c.Tenant, c.Principal, c.Request.Server, time.Now().Add(visitFor).Unix()}
-	b.cookies.Set(w, cookieVisit, b.seal(forVisit, v), visitFor)
+	b.cookies.Set(w, cookieVisit, b.seals[forVisit].SealJSON(v), visitFor)
 	http.Redirect(w, r, page, http.StatusSeeOther)
 }

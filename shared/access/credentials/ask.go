@@ -2,7 +2,6 @@ package credentials
 
 import (
 	"cmp"
-	"encoding/json"
 	"net/url"
 	"strings"
 	"time"
@@ -40,7 +39,7 @@ func (v *Vault) Ask(of Asked, missing []Missing) error {
 		titles = append(titles, title)
 		of.Provider, of.Until = m.Provider, time.Now().Add(askFor).Unix()
 		of.ID = v.askID(of, m.rev)
-		if v.publicURL != "" {
+		if v.config.PublicURL != "" {
 			u.Pages = append(u.Pages, storage.ConsentPage{
 				ID: of.ID, URL: v.pageURL(of), Message: of.Server + " needs your access to " + title + ". Open the page to connect it.",
 			})
@@ -57,19 +56,14 @@ func (v *Vault) Ask(of Asked, missing []Missing) error {
 }
 
 func (v *Vault) title(provider string) string {
-	return cmp.Or(v.providers[provider].Title, provider)
+	return cmp.Or(v.config.Providers[provider].Title, provider)
 }
 
 func (v *Vault) pageURL(a Asked) string {
-	plain, err := json.Marshal(a)
-	if err != nil {
-		panic("credentials: " + err.Error()) // strings and numbers always marshal
-	}
-	return v.publicURL + "/" + a.Server + "/connect?" + url.Values{"e": {v.asks.Seal(plain)}}.Encode()
+	return v.config.PublicURL + "/" + a.Server + "/connect?" + url.Values{"e": {v.asks.SealJSON(a)}}.Encode()
 }
 
 // opened opens a sealed Asked. ok is false if sealed is not one, or if it has expired.
 func (v *Vault) opened(sealed string) (a Asked, ok bool) {
-	plain, ok := v.asks.Open(sealed)
-	return a, ok && json.Unmarshal(plain, &a) == nil && time.Now().Unix() <= a.Until
+	return a, v.asks.OpenJSON(sealed, &a) && time.Now().Unix() <= a.Until
 }

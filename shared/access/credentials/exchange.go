@@ -44,7 +44,7 @@ const (
 // Exchanges reports whether a token for one of the providers comes in exchange for the user's token
 // of the identity provider. If so, [Vault.KeepSignIn] must get that token when the user signs in.
 func (v *Vault) Exchanges(providers []string) bool {
-	return slices.ContainsFunc(providers, func(name string) bool { return v.providers[name].Exchange != nil })
+	return slices.ContainsFunc(providers, func(name string) bool { return v.config.Providers[name].Exchange != nil })
 }
 
 // KeepSignIn keeps the tokens that the identity provider has given to a principal who
@@ -62,7 +62,7 @@ func (v *Vault) KeepSignIn(ctx context.Context, tenant, principal, access, refre
 // exchanged returns a token that the identity provider gives in exchange for the principal's own
 // token.
 func (v *Vault) exchanged(ctx context.Context, at place, p Provider) (*storage.Secret, Missing, error) {
-	if !v.signsIn {
+	if !v.config.SignsIn {
 		return nil, Missing{Provider: at.provider, why: "it is given in exchange for the sign-in of a user, and nobody signs in here; ask who runs this endpoint to run it with --access oauth"}, nil
 	}
 	var own Missing // set if the principal's own token is missing
@@ -123,7 +123,7 @@ func (d *denied) ofSubject() bool {
 // drop removes the secret of a row, unless the row has another revision than rev. Errors:
 // Unavailable.
 func (v *Vault) drop(ctx context.Context, at place, rev int64) error {
-	row, err := v.store.UpstreamTokens().Get(ctx, at.id())
+	row, err := v.config.Store.UpstreamTokens().Get(ctx, at.id())
 	if err != nil || row.Rev != rev {
 		return unlessTaken(err)
 	}

@@ -7,7 +7,6 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -72,12 +71,12 @@ func NewPages(c PagesConfig) (*Pages, error) {
 		return nil, err
 	}
 	return &Pages{
-		PagesConfig: c, sealer: sealer, cookies: webpage.Cookies{Plain: strings.HasPrefix(c.Vault.publicURL, "http://")}, log: cmp.Or(c.Log, slog.New(slog.DiscardHandler)),
+		PagesConfig: c, sealer: sealer, cookies: webpage.Cookies{Plain: strings.HasPrefix(c.Vault.config.PublicURL, "http://")}, log: cmp.Or(c.Log, slog.New(slog.DiscardHandler)),
 	}, nil
 }
 
 // Redirect returns the redirect URI to register at third parties.
-func (p *Pages) Redirect() string { return RedirectOf(p.Vault.publicURL) }
+func (p *Pages) Redirect() string { return RedirectOf(p.Vault.config.PublicURL) }
 
 // RedirectOf returns the redirect URI of the endpoint at a URL, which has no slash at its
 // end.
@@ -113,7 +112,7 @@ func (p *Pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			refused = &refusal{http.StatusServiceUnavailable, "This cannot be done now. Try again in a while.", err}
 			w.Header().Set("Retry-After", "2")
 		}
-		page(w, p.cookies.Plain, refused.status, "Not connected", text(refused.text))
+		p.page(w, refused.status, "Not connected", webpage.Text(refused.text))
 		attrs = append(attrs, "status", refused.status, "error", refused.text)
 		if refused.cause != nil {
 			level, attrs = slog.LevelWarn, append(attrs, "cause", refused.cause)
@@ -127,9 +126,9 @@ func (p *Pages) serve(w http.ResponseWriter, r *http.Request) error {
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
 	h.Set("Referrer-Policy", "no-referrer")
-	if u, err := url.Parse(p.Vault.publicURL); err != nil || p.cookies.Plain && !strings.EqualFold(r.Host, u.Host) {
+	if u, err := url.Parse(p.Vault.config.PublicURL); err != nil || p.cookies.Plain && !strings.EqualFold(r.Host, u.Host) {
 		// Another site could resolve its own name to this machine, and then read our pages.
-		return &refusal{http.StatusForbidden, "This endpoint is not served under this name. Use " + p.Vault.publicURL + ".", nil}
+		return &refusal{http.StatusForbidden, "This endpoint is not served under this name. Use " + p.Vault.config.PublicURL + ".", nil}
 	}
 	switch {
 	case r.URL.Path == pathPage && r.Method == http.MethodGet:
@@ -208,7 +207,7 @@ func (p *Pages) show(w http.ResponseWriter, r *http.Request) error {
 	case p.SignIn != nil:
 		return p.SignIn.Visit(w, r, v.server, v.path())
 	default:
-		page(w, p.cookies.Plain, http.StatusOK, "Who are you?", ticketForm(v, csrf, p.Vault.publicURL))
+		p.page(w, http.StatusOK, "Who are you?", ticketForm(v, csrf, p.Vault.config.PublicURL))
 		return nil
 	}
 	v.who = who
@@ -219,7 +218,7 @@ func (p *Pages) show(w http.ResponseWriter, r *http.Request) error {
 	if err != nil && storage.CodeOf(err) != storage.Unavailable { // after Unavailable show the page: the user may connect anew
 		return err
 	}
-	if name := v.providers[0]; v.asked != nil && len(has) > 0 && p.Vault.providers[name].Exchange != nil {
+	if name := v.providers[0]; v.asked != nil && len(has) > 0 && p.Vault.config.Providers[name].Exchange != nil {
 		return p.done(w, r, v, name) // the sign-in was all that this provider needs
 	}
 	p.list(w, v, has, missing, csrf)
@@ -228,7 +227,7 @@ func (p *Pages) show(w http.ResponseWriter, r *http.Request) error {
 
 // list shows the providers of a request, each with a form.
 func (p *Pages) list(w http.ResponseWriter, v pageRequest, has map[string]storage.Secret, missing []Missing, csrf string) {
-	body := text("The server " + v.server + " acts for " + v.who.Principal + " at:")
+	body := webpage.Text("The server " + v.server + " acts for " + v.who.Principal + " at:")
 	for _, name := range v.providers {
 		_, there := has[name]
 		why := ""
@@ -237,9 +236,9 @@ func (p *Pages) list(w http.ResponseWriter, v pageRequest, has map[string]storag
 				why = "There is no access: " + m.why + "."
 			}
 		}
-		body += providerForm(v, name, p.Vault.title(name), why, p.Vault.providers[name], there, csrf)
+		body += providerForm(v, name, p.Vault.title(name), why, p.Vault.config.Providers[name], there, csrf)
 	}
-	page(w, p.cookies.Plain, http.StatusOK, "Connect", body)
+	p.page(w, http.StatusOK, "Connect", body)
 }
 
 // answer handles a submitted form of the page.
@@ -254,7 +253,7 @@ func (p *Pages) answer(w http.ResponseWriter, r *http.Request) error {
 	switch {
 	case csrf == "" || subtle.ConstantTimeCompare([]byte(csrf), []byte(f.Get("csrf"))) != 1:
 		return bad("This page was shown to another browser, or cookies are switched off. Open the link again.")
-	case origin != "" && origin != "null" && origin != p.Vault.publicURL:
+	case origin != "" && origin != "null" && origin != p.Vault.config.PublicURL:
 		return bad("This answer comes from another page. Open the link again.")
 	}
 	v, err := p.read(f)
@@ -281,13 +280,13 @@ func (p *Pages) answer(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (p *Pages) act(w http.ResponseWriter, r *http.Request, v pageRequest, name string, f url.Values) error {
-	provider := p.Vault.providers[name]
+	provider := p.Vault.config.Providers[name]
 	switch {
 	case f.Get("action") == "remove":
 		if _, err := p.Vault.Remove(r.Context(), v.who.Tenant, v.who.Principal, name); err != nil {
 			return err
 		}
-		page(w, p.cookies.Plain, http.StatusOK, "Removed", text("The server has no access to "+p.Vault.title(name)+" any more, once its process has ended."))
+		p.page(w, http.StatusOK, "Removed", webpage.Text("The server has no access to "+p.Vault.title(name)+" any more, once its process has ended."))
 		return nil
 	case provider.oauth():
 		return p.leave(w, r, v, name)
@@ -314,7 +313,7 @@ func (p *Pages) done(w http.ResponseWriter, r *http.Request, v pageRequest, name
 			p.log.WarnContext(r.Context(), "a client was not told that its user has connected a third party", "session_id", v.asked.Session, "error", err)
 		}
 	}
-	page(w, p.cookies.Plain, http.StatusOK, "Connected", text(p.Vault.title(name)+" is connected. You can close this page and go back to your client."))
+	p.page(w, http.StatusOK, "Connected", webpage.Text(p.Vault.title(name)+" is connected. You can close this page and go back to your client."))
 	return nil
 }
 
@@ -327,7 +326,7 @@ func (p *Pages) visitor(r *http.Request, server string) (storage.Identity, bool)
 		return *p.Everyone, true
 	}
 	var u user
-	if !p.open(p.cookies.Get(r, cookieUser), &u) || time.Now().Unix() > u.Until || u.Server != server {
+	if !p.sealer.OpenJSON(p.cookies.Get(r, cookieUser), &u) || time.Now().Unix() > u.Until || u.Server != server {
 		return storage.Identity{}, false
 	}
 	return storage.Identity{Tenant: u.Tenant, Principal: u.Principal}, true
@@ -353,7 +352,7 @@ func (p *Pages) redeem(w http.ResponseWriter, r *http.Request, v pageRequest, ti
 	if err := v.isAsked(); err != nil {
 		return err
 	}
-	p.cookies.Set(w, cookieUser, p.seal(user{who.Tenant, who.Principal, v.server, time.Now().Add(visitFor).Unix()}), visitFor)
+	p.cookies.Set(w, cookieUser, p.sealer.SealJSON(user{who.Tenant, who.Principal, v.server, time.Now().Add(visitFor).Unix()}), visitFor)
 	http.Redirect(w, r, v.path(), http.StatusSeeOther)
 	return nil
 }
@@ -373,10 +372,10 @@ type link struct {
 // leave sends the browser to the third party.
 func (p *Pages) leave(w http.ResponseWriter, r *http.Request, v pageRequest, name string) error {
 	l := link{
-		State: random(16), Verifier: random(32), Provider: name, Server: v.server, Sealed: v.sealed,
+		State: rand.Text(), Verifier: rand.Text() + rand.Text(), Provider: name, Server: v.server, Sealed: v.sealed,
 		Tenant: v.who.Tenant, Principal: v.who.Principal, Until: time.Now().Add(linkWithin).Unix(),
 	}
-	provider := p.Vault.providers[name]
+	provider := p.Vault.config.Providers[name]
 	to, err := url.Parse(provider.Authorize)
 	if err != nil {
 		return err
@@ -396,7 +395,7 @@ func (p *Pages) leave(w http.ResponseWriter, r *http.Request, v pageRequest, nam
 		}
 	}
 	to.RawQuery = q.Encode()
-	p.cookies.Set(w, linkCookie(l.State), p.seal(l), linkWithin)
+	p.cookies.Set(w, linkCookie(l.State), p.sealer.SealJSON(l), linkWithin)
 	http.Redirect(w, r, to.String(), http.StatusSeeOther)
 	return nil
 }
@@ -409,7 +408,7 @@ func (p *Pages) back(w http.ResponseWriter, r *http.Request) error {
 	}
 	state := q.Get("state")
 	var l link
-	if state == "" || !p.open(p.cookies.Get(r, linkCookie(state)), &l) || subtle.ConstantTimeCompare([]byte(l.State), []byte(state)) != 1 || time.Now().Unix() > l.Until {
+	if state == "" || !p.sealer.OpenJSON(p.cookies.Get(r, linkCookie(state)), &l) || subtle.ConstantTimeCompare([]byte(l.State), []byte(state)) != 1 || time.Now().Unix() > l.Until {
 		return bad("This was not begun in this browser, or is over. Open the link again.")
 	}
 	p.cookies.Set(w, linkCookie(state), "", 0)
@@ -418,7 +417,7 @@ func (p *Pages) back(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	v.who = storage.Identity{Tenant: l.Tenant, Principal: l.Principal}
-	provider, title := p.Vault.providers[l.Provider], p.Vault.title(l.Provider)
+	provider, title := p.Vault.config.Providers[l.Provider], p.Vault.title(l.Provider)
 	switch iss := q.Get("iss"); {
 	case v.isAsked() != nil || !slices.Contains(v.providers, l.Provider) || !provider.oauth():
 		return bad("The servers file has changed meanwhile. Open the link again.")
@@ -453,28 +452,9 @@ func linkCookie(state string) string {
 
 func (p *Pages) csrf(w http.ResponseWriter, r *http.Request) string {
 	value := p.cookies.Get(r, cookieCSRF)
-	if raw, err := base64.RawURLEncoding.DecodeString(value); err != nil || len(raw) != 16 {
-		value = random(16)
+	if len(value) != len(rand.Text()) {
+		value = rand.Text()
 	}
 	p.cookies.Set(w, cookieCSRF, value, linkWithin)
 	return value
-}
-
-func (p *Pages) seal(v any) string {
-	plain, err := json.Marshal(v)
-	if err != nil {
-		panic("credentials: " + err.Error()) // strings and numbers always marshal
-	}
-	return p.sealer.Seal(plain)
-}
-
-func (p *Pages) open(sealed string, into any) bool {
-	plain, ok := p.sealer.Open(sealed)
-	return ok && json.Unmarshal(plain, into) == nil
-}
-
-func random(n int) string {
-	raw := make([]byte, n)
-	_, _ = rand.Read(raw) // Read never fails
-	return base64.RawURLEncoding.EncodeToString(raw)
 }

@@ -62,7 +62,7 @@ func (v *Vault) ask(ctx context.Context, p Provider, at string, form url.Values)
 	if p.Auth == "basic" {
 		r.SetBasicAuth(url.QueryEscape(p.ClientID), url.QueryEscape(p.ClientSecret))
 	}
-	res, err := v.client.Do(r)
+	res, err := v.config.Client.Do(r)
 	if err != nil {
 		return token{}, storage.Errorf(storage.Unavailable, "the token endpoint does not answer").Because(err)
 	}

@@ -38,15 +38,10 @@ type Config struct {
 // Vault keeps the keys and tokens that principals have at third parties. It is safe for
 // concurrent use.
 type Vault struct {
-	store     storage.UpstreamTokens
-	providers map[string]Provider
-	rows      *storage.Sealer
-	asks      *storage.Sealer
-	mark      []byte // the HMAC key with which askID makes ids
-	publicURL string
-	signsIn   bool
-	client    *http.Client
-	log       *slog.Logger
+	config Config
+	rows   *storage.Sealer
+	asks   *storage.Sealer
+	mark   []byte // the HMAC key with which askID makes ids
 }
 
 // New makes a Vault. Errors: Invalid for a secret that is too short.
@@ -60,14 +55,11 @@ func New(c Config) (*Vault, error) {
 		return nil, err
 	}
 	mark := sha256.Sum256(append([]byte("dormouse upstream ask name v1\x00"), c.Secret...))
-	v := &Vault{
-		store: c.Store, providers: c.Providers, rows: rows, asks: asks, mark: mark[:], publicURL: c.PublicURL, signsIn: c.SignsIn,
-		client: c.Client, log: cmp.Or(c.Log, slog.New(slog.DiscardHandler)),
+	c.Log = cmp.Or(c.Log, slog.New(slog.DiscardHandler))
+	if c.Client == nil {
+		c.Client = &http.Client{Timeout: askWithin, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	}
-	if v.client == nil {
-		v.client = &http.Client{Timeout: askWithin, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	}
-	return v, nil
+	return &Vault{config: c, rows: rows, asks: asks, mark: mark[:]}, nil
 }
 
 const (
@@ -154,7 +146,7 @@ func (v *Vault) Secrets(ctx context.Context, w storage.Needs) (map[string]storag
 // get returns the secret that a principal has at a provider. Without a valid secret it returns
 // nil, and what is missing.
 func (v *Vault) get(ctx context.Context, at place) (*storage.Secret, Missing, error) {
-	p := v.providers[at.provider]
+	p := v.config.Providers[at.provider]
 	if p.Exchange != nil {
 		return v.exchanged(ctx, at, p)
 	}
@@ -249,7 +241,7 @@ func unavailable(provider string) *storage.Error {
 // none; the secret is nil if it cannot be opened. read seals a row anew that one of [Config.Others]
 // has sealed.
 func (v *Vault) read(ctx context.Context, at place) (storage.UpstreamToken, *held, error) {
-	row, err := v.store.UpstreamTokens().Get(ctx, at.id())
+	row, err := v.config.Store.UpstreamTokens().Get(ctx, at.id())
 	if errors.Is(err, storage.NotFound) {
 		return storage.UpstreamToken{}, nil, nil
 	}
@@ -263,10 +255,10 @@ func (v *Vault) read(ctx context.Context, at place) (storage.UpstreamToken, *hel
 	}
 	if old {
 		row.Sealed = v.rows.SealFor(at.owner(), plain)
-		if err := v.store.UpstreamTokens().Save(ctx, row); err == nil {
+		if err := v.config.Store.UpstreamTokens().Save(ctx, row); err == nil {
 			row.Rev++
 		} else if !errors.Is(err, storage.Conflict) {
-			v.log.WarnContext(ctx, "a token could not be sealed anew", "provider", at.provider, "error", err)
+			v.config.Log.WarnContext(ctx, "a token could not be sealed anew", "provider", at.provider, "error", err)
 		}
 	}
 	return row, &h, nil
@@ -288,13 +280,13 @@ func (v *Vault) renew(ctx context.Context, at place, row storage.UpstreamToken, 
 	var got *storage.Secret
 	switch code := storage.CodeOf(err); {
 	case code == storage.Unauthenticated:
-		v.log.WarnContext(ctx, "a third party has refused to renew a token; its user is asked again", "provider", row.Provider, "tenant", row.Tenant, "error", err)
+		v.config.Log.WarnContext(ctx, "a third party has refused to renew a token; its user is asked again", "provider", row.Provider, "tenant", row.Tenant, "error", err)
 		row.Sealed, row.Until = "", time.Time{}
 	case code == storage.Forbidden:
-		v.log.WarnContext(ctx, "a token was not given", "provider", row.Provider, "tenant", row.Tenant, "error", err)
+		v.config.Log.WarnContext(ctx, "a token was not given", "provider", row.Provider, "tenant", row.Tenant, "error", err)
 		v.fill(&row, held{Refused: messageOf(err)}, time.Now().Add(refusedFor))
 	case err != nil:
-		v.log.WarnContext(ctx, "a token could not be renewed", "provider", row.Provider, "tenant", row.Tenant, "error", err)
+		v.config.Log.WarnContext(ctx, "a token could not be renewed", "provider", row.Provider, "tenant", row.Tenant, "error", err)
 		row.Busy = time.Now().Add(againAfter)
 	default:
 		v.fill(&row, held{Value: t.Value, Refresh: t.Refresh}, t.Until)
@@ -316,7 +308,7 @@ func (v *Vault) claim(ctx context.Context, at place, row *storage.UpstreamToken)
 	if row.Rev == 0 {
 		*row = at.row()
 		row.Busy, row.Expires, row.Rev = busy, busy.Add(refusedFor), 1
-		return v.store.UpstreamTokens().Create(ctx, *row)
+		return v.config.Store.UpstreamTokens().Create(ctx, *row)
 	}
 	if !row.Expires.IsZero() { // the row must still exist when the answer comes
 		row.Expires = busy.Add(refusedFor)
@@ -332,7 +324,7 @@ func messageOf(err error) string {
 }
 
 func (v *Vault) save(ctx context.Context, row *storage.UpstreamToken) error {
-	err := v.store.UpstreamTokens().Save(ctx, *row)
+	err := v.config.Store.UpstreamTokens().Save(ctx, *row)
 	if err == nil {
 		row.Rev++
 	}
@@ -375,7 +367,7 @@ func (v *Vault) put(ctx context.Context, at place, t token) error {
 		return storage.Errorf(storage.Invalid, "the value for %s has %d bytes; it needs 1 to %d", at.provider, len(t.Value), MaxSecret)
 	}
 	for {
-		row, err := v.store.UpstreamTokens().Get(ctx, at.id())
+		row, err := v.config.Store.UpstreamTokens().Get(ctx, at.id())
 		there := err == nil
 		switch {
 		case errors.Is(err, storage.NotFound):
@@ -386,9 +378,9 @@ func (v *Vault) put(ctx context.Context, at place, t token) error {
 		row.Busy = time.Time{}
 		v.fill(&row, held{Value: t.Value, Refresh: t.Refresh}, t.Until)
 		if there {
-			err = v.store.UpstreamTokens().Save(ctx, row)
+			err = v.config.Store.UpstreamTokens().Save(ctx, row)
 		} else {
-			err = v.store.UpstreamTokens().Create(ctx, row)
+			err = v.config.Store.UpstreamTokens().Create(ctx, row)
 		}
 		if !errors.Is(err, storage.Conflict) && !errors.Is(err, storage.NotFound) {
 			return err
@@ -405,12 +397,12 @@ func (v *Vault) put(ctx context.Context, at place, t token) error {
 //
 // Errors: Unavailable.
 func (v *Vault) Remove(ctx context.Context, tenant, principal, provider string) (bool, error) {
-	if v.providers[provider].Exchange != nil {
-		if _, err := Remove(ctx, v.store, tenant, principal, SignedIn); err != nil {
+	if v.config.Providers[provider].Exchange != nil {
+		if _, err := Remove(ctx, v.config.Store, tenant, principal, SignedIn); err != nil {
 			return false, err
 		}
 	}
-	return Remove(ctx, v.store, tenant, principal, provider)
+	return Remove(ctx, v.config.Store, tenant, principal, provider)
 }
 
 // Remove removes only what a principal has at this provider, and reports whether there was

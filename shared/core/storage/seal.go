@@ -1,10 +1,12 @@
 package storage
 
 import (
+	"bytes"
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/json"
 )
 
 // Sealer encrypts and authenticates data (AES-256-GCM), such as the tickets of boxes and the requestState
@@ -53,6 +55,24 @@ func (s *Sealer) Seal(plain []byte) string { return s.SealFor(nil, plain) }
 // SealFor is Seal for one owner: only OpenFor with the same owner opens the text.
 func (s *Sealer) SealFor(owner, plain []byte) string {
 	return base64.RawURLEncoding.EncodeToString(s.seals.Seal(nil, nil, plain, owner))
+}
+
+// SealJSON returns v as JSON in sealed form. It panics if v has no form as JSON.
+func (s *Sealer) SealJSON(v any) string {
+	var plain bytes.Buffer
+	e := json.NewEncoder(&plain)
+	e.SetEscapeHTML(false) // escapes would make some texts six times as long
+	if err := e.Encode(v); err != nil {
+		panic("storage: " + err.Error())
+	}
+	return s.Seal(plain.Bytes())
+}
+
+// OpenJSON decodes what SealJSON has sealed into what the argument into points to. It returns false
+// where ok of Open is false.
+func (s *Sealer) OpenJSON(sealed string, into any) bool {
+	plain, ok := s.Open(sealed)
+	return ok && json.Unmarshal(plain, into) == nil
 }
 
 // Open returns the data that was sealed. ok is false if the text was changed, or was sealed

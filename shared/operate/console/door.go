@@ -107,8 +107,7 @@ type sealed struct {
 
 // let lets a visitor in: it sets the cookie.
 func (d *door) let(w http.ResponseWriter, r *http.Request, v visitor) {
-	text := encode(sealed{v, time.Now().Add(cookieLife).Unix()})
-	d.set(w, r, d.seal.Seal(text), int(cookieLife.Seconds()))
+	d.set(w, r, d.seal.SealJSON(sealed{v, time.Now().Add(cookieLife).Unix()}), int(cookieLife.Seconds()))
 }
 
 // forget deletes the cookie in the visitor's browser.
@@ -125,9 +124,8 @@ func (d *door) set(w http.ResponseWriter, r *http.Request, value string, age int
 // visitor returns the visitor of a request with a valid cookie.
 func (d *door) visitor(r *http.Request) (visitor, bool) {
 	for _, c := range r.CookiesNamed(d.cookie) {
-		text, ok := d.seal.Open(c.Value)
 		var s sealed
-		if ok && json.Unmarshal(text, &s) == nil && time.Now().Unix() < s.Until {
+		if d.seal.OpenJSON(c.Value, &s) && time.Now().Unix() < s.Until {
 			return s.visitor, true
 		}
 	}
