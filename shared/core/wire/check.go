@@ -1,9 +1,11 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math/bits"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -20,7 +22,7 @@ func check(raw []byte) error {
 	}
 	c := checker{raw: raw}
 	switch {
-	case c.document():
+	case c.value() && c.token() == 0 && c.pos == len(raw):
 		return nil
 	case c.depth > maxDepth:
 		return &Error{Code: CodeParse, Message: fmt.Sprintf("message is nested deeper than %d levels", maxDepth)}
@@ -41,16 +43,16 @@ type checker struct {
 	arrays [maxDepth/64 + 1]uint64
 }
 
-// document consumes one value with nothing but whitespace around it.
-func (c *checker) document() bool {
+// value consumes one value, and the whitespace before it.
+func (c *checker) value() bool {
 	for {
-		if !c.value() {
+		if !c.scalar() {
 			return false
 		}
 		for c.closes() {
 		}
 		if c.depth == 0 {
-			return c.token() == 0 && c.pos == len(c.raw)
+			return true
 		}
 		if !c.take(',') || !c.inArray() && !c.key() {
 			return false
@@ -58,9 +60,9 @@ func (c *checker) document() bool {
 	}
 }
 
-// value opens containers down to the first scalar or the first empty container. It
+// scalar opens containers down to the first scalar or the first empty container. It
 // consumes a scalar. It leaves the bracket that ends an empty container to [checker.closes].
-func (c *checker) value() bool {
+func (c *checker) scalar() bool {
 	for {
 		switch token := c.token(); token {
 		case '{':
@@ -148,7 +150,7 @@ func (c *checker) take(token byte) bool {
 }
 
 func (c *checker) literal(word string) bool {
-	if len(c.raw)-c.pos < len(word) || string(c.raw[c.pos:c.pos+len(word)]) != word {
+	if !bytes.HasPrefix(c.raw[c.pos:], []byte(word)) {
 		return false
 	}
 	c.pos += len(word)
@@ -240,7 +242,7 @@ func (c *checker) escape() bool {
 		return true
 	case 'u':
 		for range 4 {
-			if c.pos++; c.pos >= len(c.raw) || !isHex(c.raw[c.pos]) {
+			if c.pos++; c.pos >= len(c.raw) || strings.IndexByte("0123456789abcdefABCDEF", c.raw[c.pos]) < 0 {
 				return false
 			}
 		}
@@ -248,8 +250,4 @@ func (c *checker) escape() bool {
 	default:
 		return false
 	}
-}
-
-func isHex(b byte) bool {
-	return b >= '0' && b <= '9' || b >= 'a' && b <= 'f' || b >= 'A' && b <= 'F'
 }

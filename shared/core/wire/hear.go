@@ -53,13 +53,21 @@ func Hear(line []byte, each func(m Message, raw []byte, err error)) {
 		if line = line[i:]; len(line) == 0 {
 			return
 		}
-		end := valueEnd(line)
-		if end < 0 {
+		c := checker{raw: line}
+		if !c.value() {
 			each(Message{}, line, check(line))
 			return
 		}
-		hearValue(line[:end:end], afterText, each)
-		line = line[end:]
+		value := line[:c.pos:c.pos]
+		line = line[c.pos:]
+		values := slices.Values([]json.RawMessage{value})
+		if value[0] == '[' {
+			values = Elements(value)
+		}
+		for one := range values {
+			m, err := parseOdd(one, afterText)
+			each(m, one, err)
+		}
 	}
 }
 
@@ -69,8 +77,10 @@ var colours = regexp.MustCompile(`\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\
 // begin returns the index of the first object, or of a batch that is the rest of the line. It returns
 // the length of the line if there is neither.
 func begin(line []byte) int {
-	if i := len(line) - len(bytes.TrimLeft(line, blank)); i < len(line) && line[i] == '[' && i+valueEnd(line[i:]) == len(line) {
-		return i
+	if i := len(line) - len(bytes.TrimLeft(line, blank)); i < len(line) && line[i] == '[' {
+		if c := (checker{raw: line, pos: i}); c.value() && c.pos == len(line) {
+			return i
+		}
 	}
 	for i, c := range line {
 		if c != '{' {
@@ -85,36 +95,6 @@ func begin(line []byte) int {
 
 // blank has the characters that say nothing: a byte order mark and space.
 const blank = "\uFEFF \t\r\n"
-
-// valueEnd returns the index after the JSON value at the start of raw, or -1.
-func valueEnd(raw []byte) int {
-	c := checker{raw: raw}
-	for {
-		if !c.value() {
-			return -1
-		}
-		for c.closes() {
-		}
-		if c.depth == 0 {
-			return c.pos
-		}
-		if !c.take(',') || !c.inArray() && !c.key() {
-			return -1
-		}
-	}
-}
-
-// hearValue reads an object, or each element of an array.
-func hearValue(raw []byte, afterText bool, each func(m Message, raw []byte, err error)) {
-	values := slices.Values([]json.RawMessage{raw})
-	if raw[0] == '[' {
-		values = Elements(raw)
-	}
-	for value := range values {
-		m, err := parseOdd(value, afterText)
-		each(m, value, err)
-	}
-}
 
 // parseOdd reads one message whose form may be odd.
 func parseOdd(raw []byte, afterText bool) (Message, error) {

@@ -99,15 +99,7 @@ func AppendString(dst []byte, s string) []byte {
 
 // is reports whether a JSON token is the string want.
 func is(token []byte, want string) bool {
-	if len(token) < 2 || token[0] != '"' {
-		return false
-	}
-	inner := token[1 : len(token)-1]
-	if bytes.IndexByte(inner, '\\') < 0 {
-		return string(inner) == want
-	}
-	decoded, ok := unescape(token)
-	return ok && decoded == want
+	return len(token) >= 2 && token[0] == '"' && string(decoded(token)) == want
 }
 
 // locate finds the bounds of the value at path. It never reads out of bounds, even if
@@ -242,13 +234,7 @@ func skipSpace(raw []byte, i int) int {
 	return i
 }
 
-func trim(raw []byte) []byte {
-	start, end := skipSpace(raw, 0), len(raw)
-	for end > start && isSpace(raw[end-1]) {
-		end--
-	}
-	return raw[start:end:end]
-}
+func trim(raw []byte) []byte { return slices.Clip(bytes.Trim(raw, " \n\t\r")) }
 
 func isSpace(c byte) bool {
 	return c == ' ' || c == '\n' || c == '\t' || c == '\r'

@@ -162,12 +162,7 @@ func other(others []string, token []byte, wrong error) ([]string, error) {
 
 // slot returns the field for the member with this key, nil for a member that JSON-RPC does not know.
 func (t *parts) slot(token []byte) *json.RawMessage {
-	name := token[1 : len(token)-1]
-	if bytes.IndexByte(name, '\\') >= 0 {
-		decoded, _ := String(token)
-		name = []byte(decoded)
-	}
-	switch string(name) {
+	switch string(decoded(token)) {
 	case "jsonrpc":
 		return &t.version
 	case "id":
@@ -211,7 +206,7 @@ func (t *parts) message() (Message, error) {
 // call reads a request or a notification.
 func (t *parts) call() (Message, error) {
 	method, ok := String(t.method)
-	if len(t.params) > 0 && (t.params[0] == 'n' || isEmptyArray(t.params)) {
+	if len(t.params) > 0 && (t.params[0] == 'n' || t.params[0] == '[' && len(trim(t.params[1:len(t.params)-1])) == 0) {
 		t.params = nil // some encoders write null, or PHP's empty array, for an absent member
 	}
 	switch {
@@ -229,10 +224,6 @@ func (t *parts) call() (Message, error) {
 		return Message{}, invalid("%s is a notification: send it without an id", method)
 	}
 	return Message{Kind: Request, ID: t.id, Method: method, Params: t.params}, nil
-}
-
-func isEmptyArray(value json.RawMessage) bool {
-	return value[0] == '[' && len(bytes.TrimSpace(value[1:len(value)-1])) == 0
 }
 
 // Line encodes the message anew, on one line, from its fields other than Raw. It leaves

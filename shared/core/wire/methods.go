@@ -82,13 +82,5 @@ const (
 // OfExtension reports whether a method belongs to an extension: no version of MCP has it, as a request
 // or as a notification. The methods of the tasks extension count as MCP's.
 func OfExtension(method string) bool {
-	switch method {
-	case MethodPing, MethodCreateMessage, MethodElicit, MethodRootsList,
-		NotifyInitialized, NotifyRootsChanged, NotifyCancelled, NotifyProgress, NotifyMessage, NotifyToolsChanged,
-		NotifyPromptsChanged, NotifyResourcesChanged, NotifyResourceUpdated, NotifyElicitationComplete,
-		NotifyTaskStatus, NotifyTasks, NotifyAcknowledged:
-		return false
-	default:
-		return !ofMCP(method)
-	}
+	return !ofMCP(method) && !sentByServers(method) && method != NotifyInitialized && method != NotifyRootsChanged
 }
