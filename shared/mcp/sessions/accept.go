@@ -156,7 +156,9 @@ func (u *use) accept(ctx context.Context, msgs []wire.Message, batch bool) (*Cal
 		return nil, err
 	}
 	call, err := u.deliverWith(ctx, Delivery{Raw: bodyOf(rest, batch), Tools: tools(rest), Needs: needs, Address: a, once: once})
-	if answer := u.unconnected(err, canVisit(u.session), rest...); answer != nil {
+	// MCP 2025-11-25, client/elicitation, "URL Elicitation Required Error".
+	byURL := u.session.Version >= wire.V20251125 && wire.Lookup(u.session.Init, "capabilities", "elicitation", "url") != nil
+	if answer := u.unconnected(err, byURL, rest...); answer != nil {
 		return answer, nil
 	}
 	return call, err

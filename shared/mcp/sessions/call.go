@@ -255,7 +255,11 @@ func (c *Call) untilClose(ctx context.Context, page storage.Page) ([]storage.Eve
 		c.pause = 0
 	}
 	if c.pause > 0 && c.lease != nil {
-		c.dismiss(ctx)
+		c.amend(ctx, func(s *storage.Session) bool { // the server has closed the standalone stream, so no standby has to wait
+			some := len(s.Standby) > 0
+			s.Standby = nil
+			return some
+		})
 	}
 	return page.Events, nil
 }

@@ -22,12 +22,6 @@ func needsSecrets(method string) bool {
 	}, method)
 }
 
-// canVisit reports whether a client supports elicitation by URL (MCP 2025-11-25, client/elicitation,
-// "URL Elicitation Required Error").
-func canVisit(s storage.Session) bool {
-	return s.Version >= wire.V20251125 && wire.Lookup(s.Init, "capabilities", "elicitation", "url") != nil
-}
-
 // unconnected answers requests if err says that their caller has not connected an account at a third
 // party. It returns nil for another error. The argument byURL says that the client supports elicitation
 // by URL.

@@ -226,11 +226,6 @@ func (h *Manager) Greetings(ctx context.Context, members []Caller, version strin
 	return all, nil
 }
 
-// lacks reports whether the server's answer to initialize declares no lists of this kind.
-func lacks(greeting json.RawMessage, method string) bool {
-	return greeting != nil && wire.Lookup(greeting, "capabilities", kindOf(method)) == nil
-}
-
 // Lists returns the members' answers to the list method, in the order of members. The lists are those
 // for clients like that of s: only Version, Init and Transport of s count. If a record has no list
 // for clients like that of s, Lists returns the list that [Manager.Borrow] has kept. The list is
@@ -262,7 +257,7 @@ func (h *Manager) Lists(ctx context.Context, s storage.Session, members []Caller
 		var kept keptList
 		if exact.Handshake.Result != nil && json.Unmarshal(exact.Handshake.Result, &kept) == nil {
 			k.Result, k.Fresh = kept.List, kept.holds(method, c.Server.sameList(method), exact.Box)
-		} else if c.Server.Record && lacks(greeting, method) {
+		} else if c.Server.Record && greeting != nil && wire.Lookup(greeting, "capabilities", kindOf(method)) == nil {
 			k.Result, k.Fresh = json.RawMessage("{}"), true
 		} else if c.Server.Record && !c.Server.OwnLists {
 			k.Result = last

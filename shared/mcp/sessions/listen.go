@@ -66,7 +66,7 @@ func (c *Call) claim(ctx context.Context) error {
 		l.record = nil
 		var err error
 		switch {
-		case c.mayTake(s, now):
+		case l.owns(s) || !free(s, c.manager.limits, now).After(now):
 			err = c.take(ctx, s, now)
 		case l.waits:
 			l.wait(s, c.manager.limits)
@@ -116,10 +116,6 @@ func (c *Call) look(ctx context.Context) {
 	if l.record = nil; c.reload(ctx) == nil && !l.held && !c.done {
 		l.wait(*l.record, c.manager.limits)
 	}
-}
-
-func (c *Call) mayTake(s storage.Session, now time.Time) bool {
-	return c.lease.owns(s) || !free(s, c.manager.limits, now).After(now)
 }
 
 // take gives this GET the lease ([Manager.Listen]). If the client of the last holder has come back, the
@@ -172,32 +168,18 @@ func (c *Call) leave(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWithin)
 	defer cancel()
-	c.tryChange(ctx, func(s *storage.Session, now time.Time) bool {
+	c.amend(ctx, func(s *storage.Session) bool {
+		now := time.Now()
 		held := s.Primary.Until.After(now)
 		s.Primary.Until = now
 		return held
 	})
 }
 
-// dismiss removes the standbys from the record, because the server has closed the standalone stream.
-func (c *Call) dismiss(ctx context.Context) {
-	c.tryChange(ctx, func(s *storage.Session, _ time.Time) bool {
-		some := len(s.Standby) > 0
-		s.Standby = nil
-		return some
+// amend changes the record of the session, as update does, if this GET still holds the lease. It ignores
+// errors.
+func (c *Call) amend(ctx context.Context, change func(s *storage.Session) bool) {
+	_, _ = amend(ctx, c.manager.store, c.session, func(s *storage.Session) bool {
+		return s.Primary.Nonce == c.lease.nonce && change(s)
 	})
-}
-
-// tryChange changes the record of the session if this GET still holds the lease. It ignores errors.
-// change reports whether it has changed the record.
-func (c *Call) tryChange(ctx context.Context, change func(s *storage.Session, now time.Time) bool) {
-	for range casTries {
-		s, _, err := c.manager.store.Load(ctx, c.session, "")
-		if err != nil || s.Primary.Nonce != c.lease.nonce || !change(&s, time.Now()) {
-			return
-		}
-		if err := c.manager.store.Save(ctx, s); !errors.Is(err, storage.Conflict) {
-			return
-		}
-	}
 }

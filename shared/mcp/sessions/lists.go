@@ -37,16 +37,11 @@ import (
 //
 // The record keeps no lists of a server whose lists change by themselves ([Server.OwnLists]).
 
-// runs reports whether the session may have a running process that has done more than answer
-// lists.
-func runs(s storage.Session, box storage.Box) bool { return s.Served && box.State != storage.Asleep }
-
 // listPart returns the key, within the handshake record, of the list that a request asks for. ok is
-// false if the record does not keep the answer. A record keeps no later pages of a list, because a
+// false if the record does not keep the answer, or the client's capabilities cannot be read. A record keeps no later pages of a list, because a
 // cursor may mean nothing to another process.
 func listPart(s storage.Session, c Caller, method string, params json.RawMessage) (part string, ok bool) {
-	same := c.Server.sameList(method)
-	if !c.Server.Record || c.Server.OwnLists || s.Digest != c.Server.Digest || !isList(method) {
+	if _, list := wire.ListOf(method); !list || !c.Server.Record || c.Server.OwnLists || s.Digest != c.Server.Digest {
 		return "", false
 	}
 	var members map[string]json.RawMessage
@@ -57,24 +52,13 @@ func listPart(s storage.Session, c Caller, method string, params json.RawMessage
 	if len(members) > 0 {
 		return "", false
 	}
-	return partOf(s, method, c.Server.whose(s, same))
+	abilities, ok := abilitiesOf(wire.Lookup(s.Init, "capabilities"))
+	return strings.Join([]string{method, s.Version, abilities, c.Server.whose(s, c.Server.sameList(method))}, " "), ok
 }
 
 // sameList reports whether all principals get the same list from this method.
 func (s Server) sameList(method string) bool {
 	return s.SameLists && (method == wire.MethodToolsList || method == wire.MethodResourceTemplatesList)
-}
-
-func isList(method string) bool {
-	_, ok := wire.ListOf(method)
-	return ok
-}
-
-// partOf returns the key of a list within the handshake record. The argument whose is the
-// result of [Server.whose]. ok is false if the client's capabilities cannot be read.
-func partOf(s storage.Session, method, whose string) (part string, ok bool) {
-	abilities, ok := abilitiesOf(wire.Lookup(s.Init, "capabilities"))
-	return strings.Join([]string{method, s.Version, abilities, whose}, " "), ok
 }
 
 // anyone is the result of [Server.whose] for a list that all principals share. It equals no id of a
@@ -150,7 +134,7 @@ func abilitiesOf(capabilities json.RawMessage) (name string, known bool) {
 func (u *use) recorded(ctx context.Context, method string, params json.RawMessage) (result json.RawMessage, part string, err error) {
 	c, s, box := u.caller, u.session, u.box
 	part, ok := listPart(s, c, method, params)
-	if !ok || runs(s, box) {
+	if runs := s.Served && box.State != storage.Asleep; !ok || runs { // the process may have changed its list
 		return nil, part, nil
 	}
 	record, err := u.manager.store.Handshake(ctx, s.Record(), part)

@@ -331,10 +331,6 @@ func (j *joined) forgotten() []byte {
 	return wire.ErrorResponse(j.as, &wire.Error{Code: wire.CodeOutcomeUnknown, Message: "the call was executed, and its answer is not kept any more"})
 }
 
-// undecided is how long a call may be executed without a trace in the store. If an older call has
-// neither a [storage.Item] nor an end in the log, the instance or box that had it is lost.
-func (j *joined) undecided() time.Duration { return j.manager.limits.AcceptBy + 5*time.Second }
-
 // Check implements [Tracker]. It does the work of the instance that got the earlier request
 // and may be gone.
 func (j *joined) Check(ctx context.Context) (Status, error) {
@@ -345,7 +341,10 @@ func (j *joined) Check(ctx context.Context) (Status, error) {
 		return status, err
 	}
 	soon := Status{Accepted: true, Next: time.Now().Add(time.Second)}
-	if !errors.Is(err, storage.NotFound) || time.Since(j.call.At) < j.undecided() {
+	// A call of this age that has neither a [storage.Item] nor an end in the log was lost with its
+	// instance or box.
+	undecided := j.manager.limits.AcceptBy + 5*time.Second
+	if !errors.Is(err, storage.NotFound) || time.Since(j.call.At) < undecided {
 		return soon, storage.IgnoreNotFound(err)
 	}
 	return soon, j.call.settle(ctx, j.manager, &wire.Error{

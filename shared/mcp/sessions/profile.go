@@ -53,7 +53,7 @@ func (h *Manager) Profile(ctx context.Context, c Caller) (p Profile, err error) 
 	own := c.Server.whose(storage.Session{Principal: c.Principal}, c.Server.sameList(wire.MethodToolsList))
 	least, taken := math.MaxInt, time.Time{}
 	for _, part := range parts {
-		fields := strings.Split(part.Version, " ") // partOf has made part.Version
+		fields := strings.Split(part.Version, " ") // listPart has made part.Version
 		if len(fields) != 4 || fields[3] != own {
 			continue
 		}

@@ -66,22 +66,18 @@ func (o Publisher) Write(ctx context.Context, a storage.Address, b storage.Batch
 		return b, false, err
 	}
 	after, err := note(ctx, o.Store, a, b)
-	if err == nil {
-		again, err = o.write(ctx, a, written)
+	if err != nil {
+		return written, false, err
+	}
+	logged := written
+	logged.Once = a.Conn != ""
+	if err = o.Store.Append(ctx, logged); errors.Is(err, storage.Duplicate) {
+		again, err = true, nil
 	}
 	if err == nil && after != nil {
 		err = after(ctx)
 	}
 	return written, again, err
-}
-
-func (o Publisher) write(ctx context.Context, a storage.Address, b storage.Batch) (again bool, err error) {
-	b.Once = a.Conn != ""
-	err = o.Store.Append(ctx, b)
-	if errors.Is(err, storage.Duplicate) {
-		return true, nil
-	}
-	return false, err
 }
 
 // Send is the second half of Append, for batches of one session that were written together. Send

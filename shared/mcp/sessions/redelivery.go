@@ -13,12 +13,12 @@ import (
 // got. Only the instance that holds the session's Pusher lease pushes.
 type redelivery struct {
 	Publisher
-	nonce   string          // names this redelivery as the holder of the lease
-	held    bool            // this redelivery has held the lease, and has pushed all events
-	s       storage.Session // the session's record, with cursors newer than those in the store; valid while this redelivery holds the lease
-	dropped []string        // connections that were found closed
-	again   bool            // another instance has changed the record meanwhile, so there may be more events to push
-	conns   map[string]storage.Connection
+	nonce   string             // names this redelivery as the holder of the lease
+	held    bool               // this redelivery has held the lease, and has pushed all events
+	s       storage.Session    // the session's record, with cursors newer than those in the store; valid while this redelivery holds the lease
+	dropped []string           // connections that were found closed
+	again   bool               // another instance has changed the record meanwhile, so there may be more events to push
+	conn    storage.Connection // the record of the connection that newest has returned last
 }
 
 func (o Publisher) redelivery() *redelivery {
@@ -146,7 +146,9 @@ func (p *redelivery) pushPage(ctx context.Context, c *storage.Cursor, page stora
 	end, _ := ctx.Deadline()
 	stop := end.Add(-toNote)
 	if page.Gap {
-		if _, err := p.push1(ctx, storage.Event{Raw: gapNotice()}, storage.EventID{}); err != nil {
+		lost := wire.NewNotification(wire.NotifyMessage,
+			[]byte(`{"level":"warning","logger":"dormouse","data":"events were lost here: they are older or more than what is kept"}`))
+		if _, err := p.push1(ctx, storage.Event{Raw: lost}, storage.EventID{}); err != nil { // I4 in the package comment
 			return err
 		}
 	}
@@ -186,32 +188,22 @@ func (p *redelivery) push1(ctx context.Context, e storage.Event, id storage.Even
 	}
 }
 
-// gapNotice returns the notification that tells a client that events were lost (I4 in the package
-// comment).
-func gapNotice() []byte {
-	return wire.NewNotification(wire.NotifyMessage,
-		[]byte(`{"level":"warning","logger":"dormouse","data":"events were lost here: they are older or more than what is kept"}`))
-}
-
 // newest returns the session's newest connection that has a record, or the zero Connection.
 func (p *redelivery) newest(ctx context.Context) (storage.Connection, error) {
 	for len(p.s.Conns) > 0 {
 		id := p.s.Conns[len(p.s.Conns)-1]
-		if conn, ok := p.conns[id]; ok {
-			return conn, nil
+		if p.conn.ID == id {
+			return p.conn, nil
 		}
 		conn, err := p.Store.Connection(ctx, id)
-		if err == nil {
-			if p.conns == nil {
-				p.conns = map[string]storage.Connection{}
-			}
-			p.conns[id] = conn
-			return conn, nil
-		}
-		if !errors.Is(err, storage.NotFound) {
+		switch {
+		case err == nil:
+			p.conn = conn
+		case errors.Is(err, storage.NotFound):
+			p.drop(id)
+		default:
 			return storage.Connection{}, err
 		}
-		p.drop(id)
 	}
 	return storage.Connection{}, nil
 }

@@ -56,7 +56,9 @@ func NoteStart(ctx context.Context, store storage.Store, a storage.Address, star
 		return s, false, nil
 	case !first:
 		news = true
-		err = relist(ctx, store, a, now)
+		if err = outdate(ctx, store, a.Box, func(b storage.Box) storage.Generation { return b.Gen }, now); err == nil {
+			err = expire(ctx, store, a.Digest, func(string) bool { return true })
+		}
 	case start.Own && !full: // the first process of this principal; its lists say nothing about lists of other principals
 	default:
 		err = outdate(ctx, store, a.Box, func(storage.Box) storage.Generation { return start.Gen - 1 }, time.Time{})
@@ -71,14 +73,6 @@ func NoteStart(ctx context.Context, store storage.Store, a storage.Address, star
 		}
 	}
 	return s, news, err
-}
-
-// relist makes the whole handshake record of a server invalid, because a fresh process has other lists.
-func relist(ctx context.Context, store storage.Store, a storage.Address, now time.Time) error {
-	if err := outdate(ctx, store, a.Box, func(b storage.Box) storage.Generation { return b.Gen }, now); err != nil {
-		return err
-	}
-	return expire(ctx, store, a.Digest, func(string) bool { return true })
 }
 
 // Forget makes the handshake record of a tenant's server invalid, for an operator. The fingerprints of
