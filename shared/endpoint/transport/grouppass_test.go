@@ -18,8 +18,8 @@ func TestARequestForNoServerOfAGroupIsAnswered(t *testing.T) {
 		for sent, want := range map[string]string{
 			`"of/nobody"`:                                 `{"code":-32601,"message":"there is no method of/nobody at the address of several servers"}`,
 			`"tasks/get","params":{"taskId":"t"}`:         `{"code":-32602,"message":"no server here has what tasks/get names"}`,
-			`"tools/call","params":{"name":"s9__echo"}`:   `{"code":-32602,"message":"there is no tool s9__echo here (did you mean s0__echo?)"}`,
-			`"tools/call","params":{"name":"echo"}`:       `{"code":-32602,"message":"there is no tool echo here (did you mean s0__echo or s1__echo?)"}`,
+			`"tools/call","params":{"name":"s9__echo"}`:   `{"code":-32602,"message":"there is no tool s9__echo here"}`,
+			`"tools/call","params":{"name":"echo"}`:       `{"code":-32602,"message":"there is no tool echo here"}`,
 			`"tools/call","params":{"name":"weather__x"}`: `{"code":-32602,"message":"server \"weather\" is not served: WEATHER_KEY is not set (servers.json:14:32)"}`,
 			`"resources/read","params":{"uri":"file:/x"}`: `{"code":-32002,"message":"there is no resource file:/x here","data":{"uri":"file:/x"}}`,
 		} {

@@ -95,16 +95,16 @@ func (g *Group) lists(known []sessions.Known) []group.List {
 
 // own returns the function that answers m if the group itself answers m. It returns nil if m goes to
 // members.
-func (g *Group) own(id storage.ID, m wire.Message) (answer func(ctx context.Context) (sessions.Response, error), err error) {
+func (g *Group) own(id storage.ID, m wire.Message) func(ctx context.Context) (sessions.Response, error) {
 	caller := g.As
-	result := func(of func(ctx context.Context) (json.RawMessage, error)) (func(ctx context.Context) (sessions.Response, error), error) {
+	result := func(of func(ctx context.Context) (json.RawMessage, error)) func(ctx context.Context) (sessions.Response, error) {
 		return func(ctx context.Context) (sessions.Response, error) {
 			result, err := of(ctx)
 			if err != nil {
 				return nil, err
 			}
 			return g.Host.Immediate(caller, id, wire.ResultResponse(m.ID, result)), nil
-		}, nil
+		}
 	}
 	switch {
 	case m.Method == wire.NotifyInitialized, m.Method == wire.MethodPing && m.Kind == wire.Request:
@@ -114,9 +114,9 @@ func (g *Group) own(id storage.ID, m wire.Message) (answer func(ctx context.Cont
 				return nil, err
 			}
 			return call.ForClient(caller, id), nil
-		}, nil
+		}
 	case m.Kind != wire.Request:
-		return nil, nil
+		return nil
 	case g.listing(m) != nil:
 		return result(func(ctx context.Context) (json.RawMessage, error) {
 			s, err := g.Host.Session(ctx, caller, id)
@@ -126,17 +126,17 @@ func (g *Group) own(id storage.ID, m wire.Message) (answer func(ctx context.Cont
 			return g.listing(m)(ctx, s, nil)
 		})
 	case m.Method == wire.MethodSetLevel:
-		level, _ := wire.String(wire.Lookup(m.Params, "level"))
-		if err := bridge.CheckLevel(wire.Clip(level)); err != nil {
-			return nil, err
-		}
 		return result(func(ctx context.Context) (json.RawMessage, error) {
+			level, _ := wire.String(wire.Lookup(m.Params, "level"))
+			if err := bridge.CheckLevel(wire.Clip(level)); err != nil {
+				return nil, err
+			}
 			return json.RawMessage("{}"), g.Host.SetLevel(ctx, caller, id, g.Members, m)
 		})
 	case m.Method == wire.MethodTasksList:
 		return result(func(ctx context.Context) (json.RawMessage, error) { return g.tasks(ctx, id) })
 	}
-	return nil, nil
+	return nil
 }
 
 // listing returns the function that answers m if m is a request for a list or a call of find_tools,

@@ -234,34 +234,26 @@ func (g *Group) whyNot(err error) string {
 // ask gets a list from a member, page by page. It stops at a list that never ends ([wire.Pages]) and
 // returns what it has read. An error of type *[wire.Error] is the member's answer.
 func (g *Group) ask(ctx context.Context, c sessions.Caller, s storage.Session, client *sessions.Client, method string) (json.RawMessage, error) {
-	list := json.RawMessage(nil)
 	var params json.RawMessage
-	var pages wire.Pages
+	var pages []json.RawMessage
+	var cursors wire.Pages
+	until, _ := ctx.Deadline()
 	for {
-		page, err := g.askOnce(ctx, c, s, client, method, params)
+		call, err := g.begin(ctx, c, s, client, method, params)
 		if err != nil {
 			return nil, err
 		}
-		if list == nil {
-			list = page
-		} else {
-			list = group.Joined(method, list, page)
+		page, err := answerOf(ctx, call, until)
+		if err != nil {
+			return nil, err
 		}
-		next, err := pages.Next(page)
+		pages = append(pages, page)
+		next, err := cursors.Next(page)
 		if err != nil || next == nil {
-			return group.Whole(method, list), nil
+			return group.Joined(method, pages...), nil
 		}
 		params = append(append([]byte(`{"cursor":`), next...), '}')
 	}
-}
-
-func (g *Group) askOnce(ctx context.Context, c sessions.Caller, s storage.Session, client *sessions.Client, method string, params json.RawMessage) (json.RawMessage, error) {
-	call, err := g.begin(ctx, c, s, client, method, params)
-	if err != nil {
-		return nil, err
-	}
-	until, _ := ctx.Deadline()
-	return answerOf(ctx, call, until)
 }
 
 // answerOf returns the result of a call. It returns DeadlineExceeded if there is no result by the

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dormouse-mcp/dormouse/shared/config/suggest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/group"
@@ -68,7 +67,7 @@ func (g *Group) resolve(ctx context.Context, id storage.ID, t group.Target) (gro
 	if t.Member != "" {
 		return t, nil // the name has a prefix after all; its end only looks like that of a shortened name
 	}
-	return t, g.unknown(id, t, x, silent)
+	return t, g.unknown(id, t, silent)
 }
 
 // lookup returns the index of a kind, and the entry that the function find finds in it.
@@ -90,7 +89,7 @@ func (g *Group) unprefixed(ctx context.Context, id storage.ID, t group.Target, s
 	if own, ok := x.entry(x.owned, t.Name); ok {
 		return t.To(own.Member, own.Own), nil
 	}
-	return t, g.unknown(id, t, x, nil)
+	return t, g.unknown(id, t, nil)
 }
 
 // subscribed returns the params of a subscriptions/listen in which the URI of each resource names the
@@ -144,9 +143,9 @@ func (g *Group) owner(ctx context.Context, id storage.ID, m wire.Message) (membe
 	}
 }
 
-// unknown returns the error for a name that is not in the index x. silent has the members whose lists are
-// not known, with the reason for each: one of them may have the name.
-func (g *Group) unknown(id storage.ID, t group.Target, x *index, silent map[string]string) error {
+// unknown returns the error for a name that no index has. silent has the members whose lists are not
+// known, with the reason for each: one of them may have the name.
+func (g *Group) unknown(id storage.ID, t group.Target, silent map[string]string) error {
 	what := map[string]string{wire.MethodToolsList: "tool", wire.MethodPromptsList: "prompt"}[t.Kind]
 	if what == "" {
 		what = "resource"
@@ -166,7 +165,7 @@ func (g *Group) unknown(id storage.ID, t group.Target, x *index, silent map[stri
 	if what == "resource" && id != "" {
 		code = wire.CodeResourceNotFound
 	}
-	fault := &wire.Error{Code: code, Message: "there is no " + what + " " + wire.Clip(t.Name) + " here" + meant(t, x) + others}
+	fault := &wire.Error{Code: code, Message: "there is no " + what + " " + wire.Clip(t.Name) + " here" + others}
 	if g.Unserved != nil && server != "" {
 		if reason := g.Unserved(server); reason != "" {
 			fault.Message = "server \"" + server + "\" is not served: " + reason
@@ -176,32 +175,4 @@ func (g *Group) unknown(id storage.ID, t group.Target, x *index, silent map[stri
 		fault.Data = map[string]string{"uri": t.Name} // as SEP-2164 wants
 	}
 	return fault
-}
-
-const (
-	mostMeant    = 3   // how many names an error may propose
-	longestMeant = 128 // for a name of more bytes an error proposes none
-)
-
-// meant proposes tools or prompts in place of a name that is not in x: those that have this name at
-// their member, before the group adds a prefix. If no tool or prompt has the name, meant proposes
-// the one whose name in the group is the most similar. It returns "" for none.
-func meant(t group.Target, x *index) string {
-	if t.Kind != wire.MethodToolsList && t.Kind != wire.MethodPromptsList || t.Name == "" || len(t.Name) > longestMeant {
-		return ""
-	}
-	names := make([]string, len(x.entries))
-	var meant []string
-	for i, e := range x.entries {
-		if names[i] = e.Name; e.Own == t.Name {
-			meant = append(meant, e.Name)
-		}
-	}
-	if near := suggest.Of(t.Name, names, 1+len(t.Name)/3); near != "" && len(meant) == 0 {
-		meant = []string{near}
-	}
-	if len(meant) == 0 {
-		return ""
-	}
-	return " (did you mean " + strings.Join(meant[:min(len(meant), mostMeant)], " or ") + "?)"
 }

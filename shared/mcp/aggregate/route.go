@@ -16,8 +16,8 @@ func (g *Group) Route(ctx context.Context, id storage.ID, msgs []wire.Message, b
 		return g.routeBatch(ctx, id, msgs)
 	}
 	m := msgs[0]
-	if answer, err := g.own(id, m); answer != nil || err != nil {
-		return sessions.Routed{Caller: g.As, Session: id, Messages: msgs, Accept: answer}, err
+	if answer := g.own(id, m); answer != nil {
+		return sessions.Routed{Caller: g.As, Session: id, Messages: msgs, Accept: answer}, nil
 	}
 	m, err := g.searched(m)
 	if err != nil {

@@ -12,13 +12,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
-// kinded returns a copy of the group whose callers have this [sessions.Caller.Kind].
-func (g *Group) kinded(kind string) *Group {
+// stateless returns a copy of the group whose callers are modern and have this [sessions.Caller.Kind].
+func (g *Group) stateless(kind string) *Group {
 	k := *g
-	k.As.Kind = kind
+	k.As.Transport, k.As.Kind = storage.Modern, kind
 	k.Members = slices.Clone(g.Members)
 	for i := range k.Members {
-		k.Members[i].Kind = kind
+		k.Members[i].Transport, k.Members[i].Kind = storage.Modern, kind
 	}
 	return &k
 }
@@ -35,13 +35,13 @@ func (g *Group) Greeting(ctx context.Context, _ string, client sessions.Client) 
 
 // Dispatch implements [sessions.Endpoint].
 func (g *Group) Dispatch(ctx context.Context, kind string, m wire.Message) ([]sessions.Dispatched, error) {
-	k := g.kinded(kind)
-	itself := sessions.Dispatched{Caller: stateless(k.As), Message: m}
+	k := g.stateless(kind)
+	itself := sessions.Dispatched{Caller: k.As, Message: m}
 	switch {
 	case m.Kind == wire.Notification: // nothing says which member a notification is for, so all get it
 		var all []sessions.Dispatched
 		for _, c := range k.Members {
-			all = append(all, sessions.Dispatched{Caller: stateless(c), Message: m})
+			all = append(all, sessions.Dispatched{Caller: c, Message: m})
 		}
 		return all, nil
 	case m.Method == wire.MethodListen:
@@ -77,18 +77,13 @@ func (g *Group) Dispatch(ctx context.Context, kind string, m wire.Message) ([]se
 	if m, err = t.Message(m); err != nil {
 		return nil, err
 	}
-	return []sessions.Dispatched{{Caller: stateless(c), Message: m, View: g.view(t.Member).Message, Listed: func(ctx context.Context, client sessions.Client) (json.RawMessage, error) {
+	return []sessions.Dispatched{{Caller: c, Message: m, View: g.view(t.Member).Message, Listed: func(ctx context.Context, client sessions.Client) (json.RawMessage, error) {
 		list, err := k.ask(ctx, c, storage.Session{}, &client, wire.MethodToolsList)
 		if hasNone(err) {
 			return nil, nil
 		}
 		return list, err
 	}}}, nil
-}
-
-func stateless(c sessions.Caller) sessions.Caller {
-	c.Transport = storage.Modern
-	return c
 }
 
 // subscriptions returns a subscriptions/listen for each member that can send notifications which the
@@ -111,7 +106,7 @@ func (g *Group) subscriptions(ctx context.Context, m wire.Message) ([]sessions.D
 		own := m
 		var wants bool
 		if own.Params, wants = group.Subscription(c.Server.Name, wanted, greeting); wants {
-			all = append(all, sessions.Dispatched{Caller: stateless(c), Message: own, View: g.view(c.Server.Name).Message, Greeting: greeting})
+			all = append(all, sessions.Dispatched{Caller: c, Message: own, View: g.view(c.Server.Name).Message, Greeting: greeting})
 		}
 	}
 	return all, nil

@@ -23,8 +23,7 @@ func Greeting(names *Names, plain bool, members ...List) json.RawMessage {
 	var instructions []string
 	for _, m := range members {
 		if m.Result == nil {
-			join(all, anything())
-			continue
+			m.Result = Unknown()
 		}
 		var has map[string]any
 		if json.Unmarshal(wire.Lookup(m.Result, "capabilities"), &has) == nil {
@@ -58,13 +57,6 @@ func Greeting(names *Names, plain bool, members ...List) json.RawMessage {
 	return raw
 }
 
-func anything() map[string]any {
-	return map[string]any{
-		"tools": map[string]any{}, "prompts": map[string]any{}, "resources": map[string]any{"subscribe": true},
-		"logging": map[string]any{}, "completions": map[string]any{},
-	}
-}
-
 // join adds the keys of source to target. For a key of both it joins two objects in the same way.
 // Otherwise an object or true in source replaces the value in target.
 func join(target, source map[string]any) {
@@ -82,22 +74,18 @@ func join(target, source map[string]any) {
 	}
 }
 
-// Joined returns list, the result of a list method, with the entries of another page added.
-func Joined(method string, list, page json.RawMessage) json.RawMessage {
-	name, _ := kind(method)
-	all := slices.Collect(wire.Elements(wire.Lookup(list, name)))
-	all = slices.AppendSeq(all, wire.Elements(wire.Lookup(page, name)))
-	list, _ = wire.Replace(list, wire.Array(all), name)
-	return list
-}
-
-// Whole removes nextCursor from a list to which the caller has added all other pages ([Joined]).
-func Whole(method string, list json.RawMessage) json.RawMessage {
-	if wire.Lookup(list, "nextCursor") == nil {
-		return list
+// Joined returns one list, without nextCursor, that has the entries of all pages of a list method. A
+// single page without nextCursor stays as it is.
+func Joined(method string, pages ...json.RawMessage) json.RawMessage {
+	if len(pages) == 1 && wire.Lookup(pages[0], "nextCursor") == nil {
+		return pages[0]
 	}
 	name, _ := kind(method)
-	return slices.Concat([]byte(`{"`+name+`":`), wire.Lookup(list, name), []byte{'}'})
+	var all []json.RawMessage
+	for _, page := range pages {
+		all = slices.AppendSeq(all, wire.Elements(wire.Lookup(page, name)))
+	}
+	return slices.Concat([]byte(`{"`+name+`":`), wire.Array(all), []byte{'}'})
 }
 
 // TaskList returns the result of tasks/list with the tasks of all members.
@@ -112,10 +100,10 @@ func TaskList(lists ...List) json.RawMessage {
 	return slices.Concat([]byte(`{"tasks":`), wire.Array(all), []byte{'}'})
 }
 
-// Unknown returns an answer to initialize that declares all notifications, for a member whose own answer
-// is not known yet.
+// Unknown returns an answer to initialize that declares all capabilities and notifications, for a member
+// whose own answer is not known yet.
 func Unknown() json.RawMessage {
-	return json.RawMessage(`{"capabilities":{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"listChanged":true,"subscribe":true}}}`)
+	return json.RawMessage(`{"capabilities":{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"listChanged":true,"subscribe":true},"logging":{},"completions":{}}}`)
 }
 
 // Subscription returns the params of a subscriptions/listen for one member. params are those that the
