@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"errors"
 	"io"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -53,8 +52,8 @@ func (l *logFiles) open(session string) io.WriteCloser {
 // is the name of the process, and the other lines are the sessions that share it.
 const sharedEnding = ".served"
 
-// maxShared is how many bytes a file with sharedEnding may have. When it gets longer, the older
-// half of its sessions is removed.
+// maxShared is how many bytes a file with sharedEnding may have. When it gets longer, it
+// begins anew.
 const maxShared = 64 << 10
 
 // sharing records which sessions share a process, so that dormouse logs finds the logs of a
@@ -82,42 +81,27 @@ func served(folder, process string) string {
 	return filepath.Join(folder, proc.LogName(process)+sharedEnding)
 }
 
-// note records in the file at path that a session shares a process. If the file does not exist,
-// note first writes the name of the process into it. If session is "", note writes only that name.
+// note records in the file at path that a session shares a process. If the file is empty, note first
+// writes the name of the process into it. If session is "", note writes only that name.
 func note(path, process, session string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	if session == "" {
-		f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
-		if errors.Is(err, fs.ErrExist) {
-			return nil
-		}
-		if err == nil {
-			_, err = f.WriteString(oneLine(process) + "\n")
-			err = errors.Join(err, f.Close())
-		}
+	mode := os.O_CREATE | os.O_WRONLY | os.O_APPEND
+	info, err := os.Stat(path)
+	text := ""
+	if err != nil || info.Size() == 0 || info.Size() > maxShared {
+		mode, text = mode|os.O_TRUNC, oneLine(process)+"\n"
+	}
+	if session != "" {
+		text += oneLine(session) + "\n"
+	}
+	f, err := os.OpenFile(path, mode, 0o600)
+	if err != nil {
 		return err
 	}
-	lines, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if len(lines) == 0 {
-		lines = []byte(oneLine(process) + "\n")
-	}
-	if len(lines) > maxShared {
-		head, rest := lines[:bytes.IndexByte(lines, '\n')+1], lines[len(lines)/2:]
-		lines = slices.Concat(head, rest[bytes.IndexByte(rest, '\n')+1:])
-	}
-	lines = append(lines, oneLine(session)+"\n"...)
-	// Another runner of the box may write at the same time. If a line is lost, the command
-	// "dormouse logs" does not find the logs by that session.
-	temp := path + ".new"
-	if err := os.WriteFile(temp, lines, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(temp, path)
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close())
 }
 
 // oneLine returns the name of a process or session, or its digest if the name has other characters
@@ -157,8 +141,8 @@ func (l *logFiles) prune() {
 		case err != nil:
 		case filepath.Ext(e.Name()) == logEnding:
 			files = append(files, file{e.Name(), info.ModTime()})
-		case slices.Contains([]string{sharedEnding, ".sessions"}, filepath.Ext(e.Name())) && time.Since(info.ModTime()) > maxLogAge && logs[name] == 0:
-			_ = os.Remove(filepath.Join(l.folder, e.Name())) // there are no logs of this process any more; older releases wrote .sessions
+		case filepath.Ext(e.Name()) == sharedEnding && time.Since(info.ModTime()) > maxLogAge && logs[name] == 0:
+			_ = os.Remove(filepath.Join(l.folder, e.Name())) // there are no logs of this process any more
 		case filepath.Ext(e.Name()) == statusEnding && time.Since(info.ModTime()) > maxLogAge:
 			_ = os.Remove(filepath.Join(l.folder, e.Name())) // the file of a runner that was killed
 		}
