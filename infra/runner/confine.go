@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -261,15 +260,5 @@ func (refused) Remove(string) error { return nil }
 
 // whyRefused returns the error for the client: what is missing, and what the operator can do.
 func whyRefused(err error) error {
-	return fmt.Errorf("x-dormouse.box asks for a sandbox that this machine (%s) does not have: run the server where there is one, or change profile, network or read_only_rootfs: %w", kernel(), err)
-}
-
-// kernel returns the name of the operating system and, on Linux, the kernel's version, which
-// decides what a sandbox can use.
-func kernel() string {
-	version, err := os.ReadFile("/proc/sys/kernel/osrelease")
-	if err != nil {
-		return runtime.GOOS
-	}
-	return runtime.GOOS + " " + strings.TrimSpace(string(version))
+	return fmt.Errorf("x-dormouse.box asks for a sandbox that this machine does not have: run the server where there is one, or change profile, network or read_only_rootfs: %w", err)
 }
