@@ -9,7 +9,6 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box"
 	"github.com/dormouse-mcp/dormouse/shared/box/guard"
-	"github.com/dormouse-mcp/dormouse/shared/box/memory"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
@@ -17,6 +16,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 )
 
 // adapter connects a box to the relay: it implements the runner's Executor and the box's Sink.
@@ -29,8 +29,10 @@ type adapter struct {
 	show   *statusFile                            // shows the states of processes; nil for none
 	all    *sharing                               // records which sessions share a process; nil if logs are not kept
 	name   func(session, principal string) string // returns the name of a session's process
-	took   *starts                                // measures how long processes take to start
 	era    wire.Era                               // which protocol versions the server speaks, as far as the host knows
+
+	server  string // the name of the server
+	metrics string // namespace of the metrics, "" for no metrics
 
 	installs    *keptInstalls
 	provisioner *provision.Provisioner
@@ -39,20 +41,21 @@ type adapter struct {
 
 // setup is the folders and the settings of a box.
 type setup struct {
-	work     string   // folder for workspaces and temporary files, which only this runner uses
-	cache    string   // install cache, which all boxes of the machine share
-	locks    string   // folder of lock files of packages, which take precedence over those in the cache; "" for none
-	logs     string   // folder for the stderr of servers' processes, "" for none
-	show     bool     // errors for clients quote the output of processes
-	task     string   // the id by which the host knows this runner, such as the ARN of its task
-	era      wire.Era // which protocol versions the server speaks, "" if that is not known
-	on       sandbox.Support
-	keep     func(serversfile.Server) box.Keeper    // returns the Keeper of a server's workspaces; nil if workspaces are not kept
-	remember func(box.Keeper) (*memory.Kept, error) // returns the store for the memory of processes; it is in the folder of the Keeper
-	env      environment                            // the settings of the box
-	own      environment                            // the environment of this program, without settings of boxes
-	guard    *guard.Guard                           // nil in a program with a single box
-	image    *frame.Image                           // the server's own container image; nil if the box has the image of all boxes, or none
+	work  string   // folder for workspaces and temporary files, which only this runner uses
+	cache string   // install cache, which all boxes of the machine share
+	locks string   // folder of lock files of packages, which take precedence over those in the cache; "" for none
+	logs  string   // folder for the stderr of servers' processes, "" for none
+	show  bool     // errors for clients quote the output of processes
+	task  string   // the id by which the host knows this runner, such as the ARN of its task
+	era   wire.Era // which protocol versions the server speaks, "" if that is not known
+	on    sandbox.Support
+	keep  keeping // where workspaces, and the memory of processes, are stored
+	box   storage.BoxID
+	gen   int64
+	env   environment  // the settings of the box
+	own   environment  // the environment of this program, without settings of boxes
+	guard *guard.Guard // nil in a program with a single box
+	image *frame.Image // the server's own container image; nil if the box has the image of all boxes, or none
 
 	installs *keptInstalls // nil if no installs are stored
 	baked    string        // folder of installs in the image, "" for none
@@ -69,7 +72,7 @@ func newBox(s serversfile.Server, at setup, log *slog.Logger) *adapter {
 	if unresolved == nil {
 		s, keeper, unresolved = sealed(s, at)
 	}
-	b := &adapter{log: log, era: at.era, installs: at.installs, took: newStarts(s.Name, at.env["DORMOUSE_METRICS"], log)}
+	b := &adapter{log: log, era: at.era, installs: at.installs, server: s.Name, metrics: at.env["DORMOUSE_METRICS"]}
 	tools := s.ToolTimeout
 	if tools == 0 {
 		tools = -1 // "off" in the servers file; package box uses a negative value for "no limit"
@@ -91,11 +94,9 @@ func newBox(s serversfile.Server, at setup, log *slog.Logger) *adapter {
 	b.provisioner = provisionerFor(s, at, log)
 	own.Provisioner, own.Kept = b.provisioner, box.Scope(s.Kept())
 	own.Refusals = s.Box.Hosts != nil && unresolved == nil
-	if at.keep != nil {
-		own.Keeper = at.keep(s)
-	}
+	own.Keeper = at.keep.keeper(s, at.box, at.gen, at.work, log)
 	if s.Box.Memory && unresolved == nil {
-		own.Images, unresolved = at.remember(own.Keeper)
+		own.Images, unresolved = at.keep.memory(own.Keeper, at.box, at.gen)
 	}
 	if keeper != "" {
 		own.Provisioner = inSeal{b.provisioner, &confiner{env: surroundings(s, environ)}, s, keeper}
@@ -213,7 +214,10 @@ func (b *adapter) Lists(s, ticket string, l box.Lists) {
 // Process implements box.Sink.
 func (b *adapter) Process(s box.ProcessStatus) {
 	b.show.show(s)
-	b.took.seen(s)
+	if s.Took > 0 {
+		attrs := []any{"process", s.Process, "session_id", s.Session}
+		b.log.Info("server started", append(attrs, meter.Started(b.server, s.Took, b.metrics)...)...)
+	}
 	if s.Full {
 		b.link.Status(runner.StatusReport{Session: storage.ID(s.Session), Process: s.Process, Phase: frame.PhaseFull})
 	}

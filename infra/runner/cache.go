@@ -3,7 +3,6 @@ package runner
 import (
 	"context"
 	"log/slog"
-	"path/filepath"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
@@ -15,15 +14,6 @@ const (
 	cacheBytes = 10 << 30            // above this size, the installs that were unused for longest are removed
 	tidyTime   = 20 * time.Second    // how long a shutdown waits for the removal
 )
-
-// dataFolder returns the folder of this machine's data, which is the parent of the folder for
-// logs.
-func dataFolder(logs string) string {
-	if logs == "" {
-		return ""
-	}
-	return filepath.Dir(logs)
-}
 
 // tidy removes the installs in the cache that exceed cacheAge or cacheBytes.
 func tidy(ctx context.Context, cache string, log *slog.Logger) {

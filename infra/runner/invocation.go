@@ -39,19 +39,18 @@ func (g *invocation) host(ctx context.Context, i fleet.Invitation, deadline time
 func (g *invocation) run(ctx context.Context, i fleet.Invitation, deadline time.Time) error {
 	env := environment(maps.Clone(i.Env))
 	env["DORMOUSE_BOX_TASK"] = i.Task
-	a, err := readAssignment(env)
+	c, err := assignment(env, g.log)
 	if err != nil {
 		return err
 	}
 	ctx, retire := context.WithCancel(ctx)
 	defer retire()
 	var link *runner.Runner
-	c := a.config(g.log)
 	c.Linger, c.Deadline, c.Retire = invocationLinger, deadline, retire
 	c.Begin = func(launch map[string]string) (runner.Started, error) {
 		settings := maps.Clone(g.base)
 		maps.Copy(settings, launch)
-		p, err := prepare(ctx, settings, ownEnvironment(), a, g.log, nil)
+		p, err := prepare(ctx, settings, ownEnvironment(), c, nil)
 		if err != nil {
 			return runner.Started{}, err
 		}

@@ -139,11 +139,11 @@ func run(log *slog.Logger) error {
 // with the box. The function join connects the box to a host in this program; if join is nil, the
 // box connects to the relay.
 func host(ctx context.Context, env, own environment, log *slog.Logger, guarded *guard.Guard, onMade func(*prepared), join Join) error {
-	a, err := readAssignment(env)
+	c, err := assignment(env, log)
 	if err != nil {
 		return err
 	}
-	p, err := prepare(ctx, env, own, a, log, guarded)
+	p, err := prepare(ctx, env, own, c, guarded)
 	if err != nil {
 		return err
 	}
@@ -151,7 +151,6 @@ func host(ctx context.Context, env, own environment, log *slog.Logger, guarded *
 	onMade(p)
 	ctx, retire := context.WithCancel(ctx)
 	defer retire()
-	c := a.config(log)
 	c.Idle, c.Executor, c.Digest, c.Retire = p.server.Idle, p.box, p.server.Definition(), retire
 	c.Baked = p.box.provisioner.Baked()
 	if p.box.memory != nil {

@@ -11,9 +11,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/dormouse-mcp/dormouse/shared/box"
 	"github.com/dormouse-mcp/dormouse/shared/box/guard"
-	"github.com/dormouse-mcp/dormouse/shared/box/memory"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/runner"
@@ -43,33 +41,17 @@ func (e environment) lookup(name string) (string, bool) {
 	return value, ok
 }
 
-// assignment says which box this runner runs, and how it connects to the host.
-type assignment struct {
-	box   storage.BoxID
-	gen   int64
-	token string
-	pass  string
-	relay string
-	task  string
-}
-
-func readAssignment(env environment) (assignment, error) {
+// assignment returns which box this runner runs, and how it connects to the host.
+func assignment(env environment, log *slog.Logger) (runner.Config, error) {
 	gen, err := strconv.ParseInt(env[frame.EnvGeneration], 10, 64)
 	if err != nil {
-		return assignment{}, fmt.Errorf("%s: %w", frame.EnvGeneration, err)
+		return runner.Config{}, fmt.Errorf("%s: %w", frame.EnvGeneration, err)
 	}
-	return assignment{
-		box: storage.BoxID(env[frame.EnvBox]), gen: gen, token: env[frame.EnvToken], pass: env[frame.EnvPass],
-		relay: env[frame.EnvRelayURL], task: env["DORMOUSE_BOX_TASK"],
-	}, nil
-}
-
-// config returns the configuration with which the runner connects to the host.
-func (a assignment) config(log *slog.Logger) runner.Config {
 	return runner.Config{
-		URL: a.relay, Box: a.box, Gen: storage.Generation(a.gen), Token: a.token, Pass: a.pass, Task: a.task, Log: log,
+		URL: env[frame.EnvRelayURL], Box: storage.BoxID(env[frame.EnvBox]), Gen: storage.Generation(gen), Token: env[frame.EnvToken],
+		Pass: env[frame.EnvPass], Task: env["DORMOUSE_BOX_TASK"], Log: log,
 		Flush: DrainTime + stopTime + saveTime, // an upper limit, because the runner ends as soon as nothing is in flight
-	}
+	}, nil
 }
 
 // prepared is a box that is ready to run, with its folders on this machine.
@@ -88,45 +70,48 @@ type prepared struct {
 // calls.
 var supported = sync.OnceValue(sandbox.Probe)
 
-// prepare makes a box from its settings in env. The argument own is the environment of this program
-// without these settings. The caller must call remove.
-func prepare(ctx context.Context, env, own environment, a assignment, log *slog.Logger, guarded *guard.Guard) (*prepared, error) {
+// prepare makes the box of c from its settings in env. The argument own is the environment of this
+// program without these settings. The caller must call remove.
+func prepare(ctx context.Context, env, own environment, c runner.Config, guarded *guard.Guard) (*prepared, error) {
 	server, err := serversfile.UnmarshalServer(env["DORMOUSE_SERVER"])
 	if err != nil {
 		return nil, fmt.Errorf("DORMOUSE_SERVER: %w", err)
 	}
-	p := &prepared{server: server, log: log}
+	p := &prepared{server: server, log: c.Log}
 	if p.keep, err = newKeeping(env["DORMOUSE_SNAPSHOTS"], env["DORMOUSE_SNAPSHOT_AGE"]); err != nil {
 		return nil, err
 	}
 	at := setup{
 		locks: env["DORMOUSE_LOCKS"], logs: env["DORMOUSE_LOGS"], show: env["DORMOUSE_SHOW_OUTPUT"] == "on",
-		task: a.task, era: wire.Era(env[frame.EnvEra]), on: supported(), env: env, own: own, guard: guarded, baked: env["DORMOUSE_BAKED"],
+		task: c.Task, era: wire.Era(env[frame.EnvEra]), on: supported(), env: env, own: own, guard: guarded, baked: env["DORMOUSE_BAKED"],
 	}
 	if at.image, err = readImage(env[frame.EnvImage]); err != nil {
 		return nil, fmt.Errorf("%s: %w", frame.EnvImage, err)
 	}
-	if at.cache, err = provision.CacheFolder(env["DORMOUSE_CACHE"], dataFolder(at.logs)); err != nil {
+	data := "" // the folder of this machine's data
+	if at.logs != "" {
+		data = filepath.Dir(at.logs)
+	}
+	if at.cache, err = provision.CacheFolder(env["DORMOUSE_CACHE"], data); err != nil {
 		return nil, err
 	}
 	bury := func(folder string) error { return endLeftovers(folder, at.on) }
 	name := ""
 	if server.Box.Memory { // the memory of a process contains paths, so the folder must have the same path again
-		name = string(a.box)
+		name = string(c.Box)
 	}
 	if at.work, p.release, err = provision.Claim(ctx, filepath.Join(at.cache, "work"), name, bury); err != nil {
 		return nil, err
 	}
 	p.cache, p.work = at.cache, at.work
-	at.keep = func(s serversfile.Server) box.Keeper { return p.keep.keeper(s, a.box, a.gen, at.work, log) }
-	at.remember = func(k box.Keeper) (*memory.Kept, error) { return p.keep.memory(k, a.box, a.gen) }
-	if at.installs, err = p.keep.installsOf(env["DORMOUSE_INSTALLS"], at.logs != "", string(a.box), a.gen, at.work, log); err != nil {
+	at.keep, at.box, at.gen = p.keep, c.Box, int64(c.Gen)
+	if at.installs, err = p.keep.installsOf(env["DORMOUSE_INSTALLS"], at.logs != "", string(at.box), at.gen, at.work, c.Log); err != nil {
 		return nil, errors.Join(err, p.release())
 	}
 	if at.installs != nil {
 		at.installs.guard = guarded
 	}
-	p.box = newBox(server, at, log)
+	p.box = newBox(server, at, c.Log)
 	return p, nil
 }
 

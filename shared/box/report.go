@@ -18,16 +18,16 @@ func (p *process) report(state ProcessState, f *fault) {
 	if f != nil && p.output.log == nil {
 		log = log.With("stderr", st.Stderr, "stdout", st.Stdout) // the process has no log of its own, so its output goes only here
 	}
-	took, followed := time.Duration(0), p.followed
+	followed := p.followed
 	if state == Ready {
-		took = time.Since(st.Since)
+		st.Took = time.Since(st.Since)
 	}
 	p.group.speaker.tell(pendingOutput{call: func(k Sink) {
 		switch {
 		case f != nil:
 			log.Warn("process", "phase", string(st.Phase), "why", st.Detail, "hint", f.hint, "exit_code", exitCode(st), "signal", st.Signal, "noise_lines", st.NoiseLines)
 		case state == Ready:
-			log.Info("process", "duration_ms", took.Milliseconds())
+			log.Info("process", "duration_ms", st.Took.Milliseconds())
 		case followed:
 			log.Info("process", "followed", true) // another process takes its place
 		default:

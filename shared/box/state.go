@@ -37,7 +37,8 @@ type ProcessStatus struct {
 	Detail  string // why it failed, what is being prepared, what its network has refused, or whether its memory was kept or lost
 	PID     int    // 0 if the process never ran
 	Since   time.Time
-	Full    bool // the box now runs as many processes as it may
+	Took    time.Duration // how long the process took to be ready; set once, with the state Ready
+	Full    bool          // the box now runs as many processes as it may
 
 	ExitCode *int   // nil while the process runs, and when Signal is set
 	Signal   string // such as SIGKILL
