@@ -12,27 +12,18 @@ import (
 // sessions.
 const maxMembers = 1024
 
-// audience is the sessions that share a process. [Box].mu guards it.
-type audience struct {
-	box     *Box
-	id      string            // the name of the process in logs and in files, which [Scope.Name] returns
-	members []*session        // in the order of their last messages
-	speaker *session          // the member with the newest delivery; a [ProcessStatus] names it
-	secrets map[string]Secret // the principal's secrets, from the last delivery
-}
-
 // awaitRoom blocks until each session has at most maxUntold bytes of output that the sink has not
 // taken.
-func (a *audience) awaitRoom() {
-	a.box.mu.Lock()
-	defer a.box.mu.Unlock()
-	for s := a.filled(); s != nil; s = a.filled() {
+func (g *group) awaitRoom() {
+	g.box.mu.Lock()
+	defer g.box.mu.Unlock()
+	for s := g.filled(); s != nil; s = g.filled() {
 		s.room.Wait()
 	}
 }
 
-func (a *audience) filled() *session {
-	for _, s := range a.members {
+func (g *group) filled() *session {
+	for _, s := range g.members {
 		if s.bytes > maxUntold {
 			return s
 		}
@@ -41,9 +32,9 @@ func (a *audience) filled() *session {
 }
 
 // level returns the most verbose log level that one of the sessions has set, "" if none has.
-func (a *audience) level() string {
+func (g *group) level() string {
 	level := ""
-	for _, s := range a.members {
+	for _, s := range g.members {
 		if v := verbosity(s.level); v >= 0 && (level == "" || v < verbosity(level)) {
 			level = s.level
 		}
@@ -52,10 +43,10 @@ func (a *audience) level() string {
 }
 
 // subscriptions returns the URIs that the sessions have subscribed to, each once.
-func (a *audience) subscriptions() []string {
+func (g *group) subscriptions() []string {
 	var all []string
 	seen := map[string]bool{}
-	for _, s := range a.members {
+	for _, s := range g.members {
 		for _, uri := range s.subscriptions {
 			if !seen[uri] {
 				seen[uri] = true
@@ -71,9 +62,9 @@ func (a *audience) subscriptions() []string {
 const everything = `{"roots":{"listChanged":true},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}}`
 
 // initParams returns the params of initialize for the process.
-func (a *audience) initParams() json.RawMessage {
-	params := initParams(a.speaker.init)
-	if !a.box.server.Scope.wide() {
+func (g *group) initParams() json.RawMessage {
+	params := initParams(g.speaker.init)
+	if !g.box.server.Scope.wide() {
 		return params
 	}
 	version := wire.Lookup(params, "protocolVersion")
@@ -82,14 +73,14 @@ func (a *audience) initParams() json.RawMessage {
 
 // event passes a message of the process to the stream st. If st is nil, the message goes to the
 // standalone stream of each session that wants it.
-func (a *audience) event(st *stream, raw []byte, final bool) {
+func (g *group) event(st *stream, raw []byte, final bool) {
 	switch {
 	case st != nil:
 		st.event(raw, final)
-	case a.box.server.Scope.wide():
-		a.tellAll(raw)
+	case g.box.server.Scope.wide():
+		g.tellAll(raw)
 	default:
-		a.speaker.common(raw)
+		g.speaker.common(raw)
 	}
 }
 
@@ -100,16 +91,16 @@ func (a *audience) event(st *stream, raw []byte, final bool) {
 // direct refuses m if no such client can answer. A client of 2026-07-28 can answer only as long as it
 // waits for a call. direct also refuses m if mixed is true, because calls of several principals are
 // then in flight: one user's client must not get the question of another user.
-func (a *audience) direct(owner *request, mixed bool, m wire.Message) (*session, *wire.Error) {
-	switch wide := a.box.server.Scope.wide(); {
+func (g *group) direct(owner *request, mixed bool, m wire.Message) (*session, *wire.Error) {
+	switch wide := g.box.server.Scope.wide(); {
 	case mixed:
 		return nil, &wire.Error{Code: wire.CodeInternal, Message: "calls of several clients are in flight, and nothing shows which of them this request belongs to"}
-	case !wide && (owner != nil || !bridge.SaysModern(a.speaker.init)):
+	case !wide && (owner != nil || !bridge.SaysModern(g.speaker.init)):
 		return nil, nil
 	case owner != nil && owner.stream.session.can(m):
 		return owner.stream.session, nil
 	case owner == nil:
-		for _, s := range slices.Backward(a.members) {
+		for _, s := range slices.Backward(g.members) {
 			if s.can(m) && !bridge.SaysModern(s.init) {
 				return s, nil
 			}
@@ -119,9 +110,9 @@ func (a *audience) direct(owner *request, mixed bool, m wire.Message) (*session,
 }
 
 // tellAll passes a notification that belongs to no call to every session that wants it.
-func (a *audience) tellAll(raw []byte) {
+func (g *group) tellAll(raw []byte) {
 	m, err := wire.Parse(raw)
-	for _, s := range a.members {
+	for _, s := range g.members {
 		if err != nil || s.wants(m) {
 			s.common(raw)
 		}
@@ -131,15 +122,15 @@ func (a *audience) tellAll(raw []byte) {
 // common adapts m, a session's request, to a process of several sessions: a request for a log level
 // asks for the most verbose one of all sessions. common returns false if m ends a subscription that
 // a session still has.
-func (a *audience) common(s *session, m *wire.Message) (pass bool) {
+func (g *group) common(s *session, m *wire.Message) (pass bool) {
 	switch m.Method {
 	case wire.MethodSetLevel:
 		if verbosity(s.level) >= 0 {
-			m.Params, _ = wire.Replace(m.Params, json.RawMessage(`"`+a.level()+`"`), "level")
+			m.Params, _ = wire.Replace(m.Params, json.RawMessage(`"`+g.level()+`"`), "level")
 		}
 	case wire.MethodUnsubscribe:
 		uri, _ := wire.String(wire.Lookup(m.Params, "uri"))
-		return !slices.Contains(a.subscriptions(), uri)
+		return !slices.Contains(g.subscriptions(), uri)
 	}
 	return true
 }

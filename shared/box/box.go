@@ -142,7 +142,7 @@ func (b *Box) execute(g *group, st *stream, msgs []wire.Message, again bool) {
 			g.notification(p, st.session, m)
 		case wire.Response:
 			waits := p != nil && !p.greeted && !p.nap.asleep() && b.server.Images != nil
-			if !waits || !p.held.add(heldLine{line: m.Raw, answer: &heldAnswer{st.session, m}}) {
+			if !waits || !p.held.add(heldLine{line: m.Raw, of: st.session, answer: m}) {
 				b.counts.Unknown++
 			}
 		}
@@ -332,17 +332,11 @@ func (b *Box) session(id, principal string) (s *session, g *group, fresh bool) {
 	if s = b.sessions[id]; s == nil {
 		s = &session{box: b, id: id, principal: principal}
 		s.room.L = &b.mu
-		s.forget = func() {
-			if b.sessions[id] == s {
-				delete(b.sessions, id)
-			}
-		}
 		b.sessions[id] = s
 	}
 	if g = b.groupOf(s); g == nil {
-		name := b.server.Scope.Name(id, s.principal)
-		g = newGroup(b, name, func() { delete(b.groups, name) })
-		b.groups[name] = g
+		g = &group{box: b, id: b.server.Scope.Name(id, s.principal)}
+		b.groups[g.id] = g
 	}
 	fresh = !slices.Contains(g.members, s)
 	g.join(s)

@@ -5,7 +5,6 @@ import "time"
 // deadlines has the timers of a process: for its requests, for the answers of clients, and for how
 // long the process may be idle.
 type deadlines struct {
-	box  *Box
 	p    *process
 	idle *time.Timer
 	used time.Time // when the process last had something to do
@@ -19,7 +18,7 @@ type deadlines struct {
 // limit starts the timer of a request: a server that does not answer must not keep the box awake
 // for ever.
 func (d *deadlines) limit(r *request) {
-	if timeout := d.box.server.ToolTimeout; timeout >= 0 {
+	if timeout := d.p.box.server.ToolTimeout; timeout >= 0 {
 		d.count(r, timeout)
 	}
 }
@@ -27,16 +26,16 @@ func (d *deadlines) limit(r *request) {
 // count starts or restarts the timer of a request, for the time left.
 func (d *deadlines) count(r *request, left time.Duration) {
 	r.due = time.Now().Add(left)
-	r.timer = d.box.server.Guard.After(left, func() {
-		d.box.mu.Lock()
-		defer d.box.mu.Unlock()
+	r.timer = d.p.box.server.Guard.After(left, func() {
+		d.p.box.mu.Lock()
+		defer d.p.box.mu.Unlock()
 		// The timer has waited for the lock. Meanwhile the request may have ended, or its client
 		// may have been asked something.
 		if d.p.conv.requests[r.number] != r || r.asked > 0 {
 			return
 		}
-		limit := d.box.server.ToolTimeout
-		f := d.box.server.fault(phaseOf(r), "did not answer %s within %s (tool_timeout_sec); it was cancelled", r.method, limit)
+		limit := d.p.box.server.ToolTimeout
+		f := d.p.box.server.fault(phaseOf(r), "did not answer %s within %s (tool_timeout_sec); it was cancelled", r.method, limit)
 		f.data.Limit, f.data.Setting = limit.Seconds(), "tool_timeout_sec"
 		d.p.excuse(r, f)
 		d.p.expire(r, "the call took longer than its limit", f)
@@ -54,9 +53,9 @@ func (d *deadlines) soon(wait bool, open func() bool, giveUp func()) {
 		giveUp()
 		return
 	}
-	d.box.server.Guard.After(repair, func() {
-		d.box.mu.Lock()
-		defer d.box.mu.Unlock()
+	d.p.box.server.Guard.After(repair, func() {
+		d.p.box.mu.Lock()
+		defer d.p.box.mu.Unlock()
 		if open() {
 			giveUp()
 		}
@@ -71,7 +70,7 @@ func (d *deadlines) opened(q *question) {
 		r.timer.Stop()
 		r.left = time.Until(r.due)
 	}
-	d.ask(q, d.box.server.AnswerTimeout)
+	d.ask(q, d.p.box.server.AnswerTimeout)
 	if d.p.waits() {
 		d.rest()
 	}
@@ -81,14 +80,14 @@ func (d *deadlines) opened(q *question) {
 func (d *deadlines) ask(q *question, within time.Duration) {
 	r := q.call
 	q.due = time.Now().Add(within)
-	q.timer = d.box.server.Guard.After(within, func() {
-		d.box.mu.Lock()
-		defer d.box.mu.Unlock()
+	q.timer = d.p.box.server.Guard.After(within, func() {
+		d.p.box.mu.Lock()
+		defer d.p.box.mu.Unlock()
 		if d.p.conv.questions[q.visible] != q {
 			return
 		}
-		limit := d.box.server.AnswerTimeout
-		f := d.box.server.fault(phaseOf(r), "asked the client something during %s and had no answer within %s (answer_timeout_sec); it was cancelled", r.method, limit)
+		limit := d.p.box.server.AnswerTimeout
+		f := d.p.box.server.fault(phaseOf(r), "asked the client something during %s and had no answer within %s (answer_timeout_sec); it was cancelled", r.method, limit)
 		f.data.Limit, f.data.Setting = limit.Seconds(), "answer_timeout_sec"
 		d.p.expire(r, "the client did not answer in time", f)
 	})
@@ -106,8 +105,8 @@ func (d *deadlines) closed(q *question) {
 // quiet restarts the idle timer of a process that is ready. If drain was called for the process and
 // no request is open, quiet stops the process instead.
 func (d *deadlines) quiet() {
-	d.box.touch()
-	d.used = d.box.used
+	d.p.box.touch()
+	d.used = d.p.box.used
 	if d.last != nil && d.p.state < stopping && d.p.conv.idle() {
 		d.p.stop(d.last)
 		return
@@ -121,16 +120,16 @@ func (d *deadlines) quiet() {
 func (d *deadlines) rest() {
 	d.used = time.Now()
 	if d.idle != nil {
-		d.idle.Reset(d.box.server.Idle)
+		d.idle.Reset(d.p.box.server.Idle)
 		return
 	}
-	d.idle = d.box.server.Guard.After(d.box.server.Idle, func() {
-		d.box.mu.Lock()
-		defer d.box.mu.Unlock()
+	d.idle = d.p.box.server.Guard.After(d.p.box.server.Idle, func() {
+		d.p.box.mu.Lock()
+		defer d.p.box.mu.Unlock()
 		// The process may have been used while the timer waited for the lock. If a request is
 		// open, nothing happens now: quiet is called when the request ends.
 		switch {
-		case !d.p.isCurrent() || time.Since(d.used) < d.box.server.Idle:
+		case !d.p.isCurrent() || time.Since(d.used) < d.p.box.server.Idle:
 		case d.p.conv.idle() || d.p.waits():
 			d.p.stop(nil)
 		}
@@ -174,9 +173,9 @@ func (d *deadlines) drain(why *fault, timeout time.Duration) {
 		d.grace.Stop()
 	}
 	d.until = until
-	d.last, d.grace = why, d.box.server.Guard.After(timeout, func() {
-		d.box.mu.Lock()
-		defer d.box.mu.Unlock()
+	d.last, d.grace = why, d.p.box.server.Guard.After(timeout, func() {
+		d.p.box.mu.Lock()
+		defer d.p.box.mu.Unlock()
 		if d.p.state != gone {
 			d.p.fail(why)
 		}

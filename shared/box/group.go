@@ -12,22 +12,22 @@ import (
 // stopped. [Box].mu guards it. The box forgets the group and its members when their last process
 // has ended.
 type group struct {
-	audience
+	box     *Box
+	id      string            // the name of the process in logs and in files, which [Scope.Name] returns
+	members []*session        // in the order of their last messages
+	speaker *session          // the member with the newest delivery; a [ProcessStatus] names it
+	secrets map[string]Secret // the principal's secrets, from the last delivery
+
 	current *process   // the process that gets new messages, nil for none
 	live    []*process // the current process, and those that are being stopped
 	ended   bool       // the box has forgotten the group
 	isAnew  bool       // the current process is started for a session whose previous process has ended
 	untold  *stream    // where tellAnew will tell the client that the process has lost its memory; nil for nowhere
-	forget  func()     // deletes the group from the box
-}
-
-func newGroup(c *Box, id string, forget func()) *group {
-	return &group{audience: audience{box: c, id: id}, forget: forget}
 }
 
 // # Sessions of a group
 
-// join makes s the newest member of the group, and the speaker (see audience). If the group then
+// join makes s the newest member of the group, and the speaker. If the group then
 // has too many members, the oldest one without requests in flight departs.
 func (g *group) join(s *session) {
 	s.departed, g.speaker = false, s
@@ -105,7 +105,7 @@ func (g *group) tidy() {
 		return
 	}
 	g.ended = true
-	g.forget()
+	delete(g.box.groups, g.id)
 	for _, s := range g.members {
 		if s.over {
 			g.box.remove(s.id)
@@ -129,7 +129,7 @@ func (g *group) start(ending *process) *process {
 // next makes a process and returns the handshake with it, in the protocol that the server seems to
 // speak.
 func (g *group) next() *handshake {
-	isStateless, how := speaks(&g.audience)
+	isStateless, how := speaks(g)
 	return newHandshake(newProcess(g), isStateless, how)
 }
 

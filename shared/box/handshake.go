@@ -40,18 +40,18 @@ func newHandshake(p *process, isStateless bool, how probe) *handshake {
 	return h
 }
 
-// speaks returns which protocol the box speaks to a new process for a's sessions, and whether that
+// speaks returns which protocol the box speaks to a new process of g, and whether that
 // is a probe, because the server's protocol is unknown.
-func speaks(a *audience) (isStateless bool, p probe) {
+func speaks(g *group) (isStateless bool, p probe) {
 	switch {
-	case a.box.era == wire.ModernOnly:
+	case g.box.era == wire.ModernOnly:
 		return true, probeNone
-	case a.box.server.Scope.wide() || !bridge.SaysModern(a.speaker.init):
+	case g.box.server.Scope.wide() || !bridge.SaysModern(g.speaker.init):
 		return false, probeNone
-	case a.box.era == "":
+	case g.box.era == "":
 		return true, probing
 	default:
-		return a.box.era == wire.DualEra, probeNone
+		return g.box.era == wire.DualEra, probeNone
 	}
 }
 

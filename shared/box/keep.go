@@ -10,8 +10,7 @@ import (
 // keeping restores the workspace of a process before the process starts, and saves it after the
 // process has ended.
 type keeping struct {
-	box       *Box
-	audience  *audience
+	group     *group
 	workspace string         // the folder to save after the end of the process, "" for none
 	staged    string         // a file that lists what the provisioner has put into the workspace
 	atWork    bool           // the process had open requests when the box told it to end
@@ -21,21 +20,21 @@ type keeping struct {
 // restore returns the function that fills a new workspace with the files that the [Keeper] has
 // stored. Without a Keeper it returns nil.
 func (k *keeping) restore() provision.Restore {
-	if k.box.server.Keeper == nil {
+	if k.group.box.server.Keeper == nil {
 		return nil
 	}
 	return func(ctx context.Context, workspace string) ([]string, error) {
-		k.box.mu.Lock()
+		k.group.box.mu.Lock()
 		owner := k.owner()
-		k.box.mu.Unlock()
-		return k.box.server.Keeper.Restore(ctx, k.audience.id, owner, workspace)
+		k.group.box.mu.Unlock()
+		return k.group.box.server.Keeper.Restore(ctx, k.group.id, owner, workspace)
 	}
 }
 
 // save saves the workspace of a process that has ended. If intact is false, a file may be half
 // written, and save saves nothing.
 func (k *keeping) save(intact bool) {
-	b, name := k.box, k.audience.id
+	b, name := k.group.box, k.group.id
 	b.mu.Lock()
 	workspace, staged, owner := k.workspace, k.staged, k.owner()
 	if k.over() {
@@ -67,7 +66,7 @@ func (k *keeping) save(intact bool) {
 // one. The next process must not use the local copy, because another process of the principal may
 // have saved a later workspace.
 func (k *keeping) leave() {
-	b, name := k.box, k.audience.id
+	b, name := k.group.box, k.group.id
 	b.mu.Lock()
 	own := k.owner() == name
 	b.mu.Unlock()
@@ -82,14 +81,14 @@ func (k *keeping) leave() {
 
 // owner returns the name under which the workspace is kept; see [Keeper].
 func (k *keeping) owner() string {
-	a := k.audience
-	if s := a.speaker; a.id == s.id {
-		return k.box.server.Kept.Name(s.id, s.principal)
+	g := k.group
+	if s := g.speaker; g.id == s.id {
+		return g.box.server.Kept.Name(s.id, s.principal)
 	}
-	return a.id
+	return g.id
 }
 
 // over reports whether the session of the process has ended for good.
 func (k *keeping) over() bool {
-	return slices.ContainsFunc(k.audience.members, func(s *session) bool { return s.over })
+	return slices.ContainsFunc(k.group.members, func(s *session) bool { return s.over })
 }

@@ -68,10 +68,10 @@ func newProcess(g *group) *process {
 	c := g.box
 	p := &process{
 		box: c, group: g, own: map[int64]*ownRequest{}, queue: proc.NewQueue(maxQueue),
-		over: make(chan struct{}), keeping: keeping{box: c, audience: &g.audience},
+		over: make(chan struct{}), keeping: keeping{group: g},
 	}
 	p.wanted, p.halt = context.WithCancelCause(context.Background())
-	p.clock = deadlines{box: c, p: p}
+	p.clock = deadlines{p: p}
 	p.nap.begin()
 	p.output.hide = c.hide
 	p.converse(newConversation(p.group.draw, c.server.Scope.wide(), g))
@@ -307,14 +307,11 @@ type heldLines struct {
 type heldLine struct {
 	number int64
 	line   []byte
-	answer *heldAnswer // the message in line, if it is a response to a question
-}
 
-// heldAnswer is the response of a session's client to a question that the process asked before it
-// slept.
-type heldAnswer struct {
-	of *session
-	m  wire.Message
+	// If line is a response to a question that the process asked before it slept, of is the session
+	// whose client has answered, and answer is the message in line.
+	of     *session
+	answer wire.Message
 }
 
 // add holds a message, or returns false if there is no room.
@@ -332,8 +329,8 @@ func (p *process) sendHeld() {
 	held := p.held.lines
 	p.held = heldLines{}
 	for _, h := range held {
-		if a := h.answer; a != nil {
-			if !answered([]*process{p}, a.of, a.m) {
+		if h.of != nil {
+			if !answered([]*process{p}, h.of, h.answer) {
 				p.box.counts.Unknown++
 			}
 			continue

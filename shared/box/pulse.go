@@ -16,9 +16,9 @@ func (d *deadlines) doubt() {
 	if d.pulse.asked != nil || d.p.state != ready || !d.p.isCurrent() || !d.p.proto.prove() {
 		return
 	}
-	d.pulse.asked = d.box.server.Guard.After(signTime, func() {
-		d.box.mu.Lock()
-		defer d.box.mu.Unlock()
+	d.pulse.asked = d.p.box.server.Guard.After(signTime, func() {
+		d.p.box.mu.Lock()
+		defer d.p.box.mu.Unlock()
 		d.pulse.silent = d.pulse.asked != nil
 		d.over()
 	})

@@ -32,11 +32,12 @@ type request struct {
 	given  handed        // how the request was sent to the process
 	broken bool          // the process has sent a response that cannot be read
 
-	modern  bool   // the client speaks 2026-07-28, so the request has the form of that version
-	line    []byte // the request in the form of earlier versions, kept if it may be sent again
-	sent    int64  // the number under which the process knows the request
-	task    *task  // the task into which the box has turned the request, nil for none
-	retries int    // how often the process has asked to get the request again
+	modern  bool            // the client speaks 2026-07-28, so the request has the form of that version
+	line    []byte          // the request in the form of earlier versions, kept if it may be sent again
+	sent    int64           // the number under which the process knows the request
+	isTask  bool            // the box has turned the request into an MCP task
+	taskID  json.RawMessage // id of the task, nil until the process has named it
+	retries int             // how often the process has asked to get the request again
 }
 
 type handed struct {
@@ -87,13 +88,6 @@ func idKey(id json.RawMessage) string {
 	}
 	return ""
 }
-
-// task is an MCP task. The process executes it in place of a tools/call, because the box asks for that.
-type task struct {
-	id json.RawMessage // id of the task, nil until the process has named it
-}
-
-func (t *task) params() json.RawMessage { return json.RawMessage(`{"taskId":` + string(t.id) + `}`) }
 
 func phaseOf(r *request) Phase {
 	if r.method == wire.MethodToolsCall {

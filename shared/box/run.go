@@ -178,7 +178,11 @@ func (r *processRun) accompany() {
 	c := p.child
 	done := make(chan struct{}, 4)
 	begin := func(f func()) { p.box.server.Guard.Go(func() { f(); done <- struct{}{} }) }
-	begin(r.speak)
+	begin(func() {
+		if p.queue.WriteLines(c.Stdin()) != nil {
+			r.leave() // the process does not read any more
+		}
+	})
 	begin(func() {
 		(&listener{p: p}).listen()
 		close(p.nap.heard)
@@ -215,14 +219,6 @@ func (r *processRun) accompany() {
 		<-done
 	}
 	c.Release()
-}
-
-// speak writes the queued lines to the process's stdin.
-func (r *processRun) speak() {
-	p := r.p
-	if p.queue.WriteLines(p.child.Stdin()) != nil {
-		r.leave() // the process does not read any more
-	}
 }
 
 // leave terminates a process that has exited or closed its stdin or stdout. The open requests end

@@ -21,8 +21,7 @@ type session struct {
 	box       *Box
 	id        string
 	principal string
-	departed  bool   // the session is a member of no group
-	forget    func() // deletes the session from the box
+	departed  bool // the session is a member of no group
 
 	// These fields are from the last delivery; init is from the last delivery that had one.
 	ticket, level string
@@ -78,8 +77,8 @@ func (s *session) announce(result json.RawMessage) {
 
 // tidy forgets the session if it is a member of no group and no output waits.
 func (s *session) tidy() {
-	if s.departed && !s.telling {
-		s.forget()
+	if s.departed && !s.telling && s.box.sessions[s.id] == s {
+		delete(s.box.sessions, s.id)
 	}
 }
 

@@ -459,7 +459,7 @@ func (p *process) forgetMemory() {
 	clear(p.conv.asked)
 	p.held.lines = slices.DeleteFunc(p.held.lines, func(h heldLine) bool {
 		m, err := wire.Parse(h.line)
-		return h.number == 0 && h.answer == nil && (err != nil || m.Kind == wire.Response || m.Method == wire.NotifyCancelled)
+		return h.number == 0 && h.of == nil && (err != nil || m.Kind == wire.Response || m.Method == wire.NotifyCancelled)
 	})
 }
 

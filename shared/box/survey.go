@@ -44,26 +44,14 @@ func (v *survey) ask() {
 func (v *survey) page(cursor json.RawMessage) {
 	method := v.left[0].Method
 	params := v.p.proto.params(method)
-	if cursor != nil && params == nil {
-		params = json.RawMessage(`{}`)
-	}
-	if cursor != nil {
-		params = withCursor(params, cursor)
+	switch {
+	case cursor == nil:
+	case params == nil:
+		params = json.RawMessage(`{"cursor":` + string(cursor) + `}`)
+	default: // params is an object with members
+		params = json.RawMessage(`{"cursor":` + string(cursor) + `,` + string(params[1:]))
 	}
 	v.p.ask(method, params, v.told)
-}
-
-func withCursor(params, cursor json.RawMessage) json.RawMessage {
-	var members map[string]json.RawMessage
-	if json.Unmarshal(params, &members) != nil {
-		return params // params is always an object here
-	}
-	members["cursor"] = cursor
-	with, err := json.Marshal(members)
-	if err != nil {
-		return params // cannot happen: all members are JSON
-	}
-	return with
 }
 
 // told handles the response with a page. If the process fails to list, the survey ends without a
@@ -86,25 +74,25 @@ func (v *survey) told(m wire.Message) {
 }
 
 func (v *survey) over() {
-	a := v.p.group
+	g := v.p.group
 	fingerprint, err := json.Marshal(v.hashes)
 	if err != nil || len(v.hashes) == 0 {
 		return // the process has no lists; a map of strings always marshals
 	}
-	own := a.box.server.Scope == ScopePrincipal || a.box.server.Kept == ScopePrincipal || len(a.box.server.Principal) > 0
-	l := Lists{Kind: a.kind(own), Own: own, Fingerprint: fingerprint}
-	session, ticket := a.speaker.id, a.speaker.ticket
-	a.speaker.tell(pendingOutput{call: func(k Sink) { k.Lists(session, ticket, l) }})
+	own := g.box.server.Scope == ScopePrincipal || g.box.server.Kept == ScopePrincipal || len(g.box.server.Principal) > 0
+	l := Lists{Kind: g.kind(own), Own: own, Fingerprint: fingerprint}
+	session, ticket := g.speaker.id, g.speaker.ticket
+	g.speaker.tell(pendingOutput{call: func(k Sink) { k.Lists(session, ticket, l) }})
 }
 
 // kind returns [Lists].Kind; own is [Lists].Own.
-func (a *audience) kind(own bool) string {
+func (g *group) kind(own bool) string {
 	var capabilities any
-	params := a.initParams()
+	params := g.initParams()
 	_ = json.Unmarshal(wire.Lookup(params, "capabilities"), &capabilities) // stays nil if there are no capabilities
 	said := []any{string(wire.Lookup(params, "protocolVersion")), capabilities}
 	if own {
-		said = append(said, a.speaker.principal)
+		said = append(said, g.speaker.principal)
 	}
 	text, err := json.Marshal(said) // sorts the keys
 	if err != nil {

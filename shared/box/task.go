@@ -43,7 +43,7 @@ func (t *legacyTasks) outgoing(r *request, line []byte) []byte {
 	if !t.needs(r) {
 		return line
 	}
-	r.task = &task{}
+	r.isTask = true
 	return bridge.AsLegacyTask(line, t.life())
 }
 
@@ -59,21 +59,25 @@ func (t *legacyTasks) response(r *request, m wire.Message) bool {
 	switch {
 	case r.method != wire.MethodToolsCall:
 		return false
-	case r.task == nil:
+	case !r.isTask:
 		failed := m.Error != nil || string(wire.Lookup(m.Result, "isError")) == "true"
 		if !failed || t.all || wire.Lookup(r.line, "params", "task") != nil {
 			return false
 		}
 		t.askTools(unconfirmedCall{r, m, &wire.Pages{}}, nil)
 		return true
-	case r.task.id != nil:
+	case r.taskID != nil:
 		return false // m is the result of the task, for the client
 	}
-	if r.task.id = wire.Lookup(m.Result, "task", "taskId"); r.task.id == nil {
+	if r.taskID = wire.Lookup(m.Result, "task", "taskId"); r.taskID == nil {
 		return false
 	}
-	t.sendAgain(r, wire.NewRequest(r.id, wire.MethodTasksResult, r.task.params()))
+	t.sendAgain(r, wire.NewRequest(r.id, wire.MethodTasksResult, taskParams(r)))
 	return true
+}
+
+func taskParams(r *request) json.RawMessage {
+	return json.RawMessage(`{"taskId":` + string(r.taskID) + `}`)
 }
 
 func (t *legacyTasks) askTools(d unconfirmedCall, cursor json.RawMessage) {
@@ -93,7 +97,7 @@ func (t *legacyTasks) toolsTold(d unconfirmedCall, m wire.Message) {
 	switch {
 	case t.p.conv.requests[d.r.number] != d.r: // the request has ended meanwhile
 	case t.needs(d.r):
-		d.r.task = &task{}
+		d.r.isTask = true
 		t.sendAgain(d.r, bridge.AsLegacyTask(d.r.line, t.life()))
 	case err == nil && cursor != nil:
 		t.askTools(d, cursor)
@@ -149,9 +153,9 @@ func (t *legacyTasks) sendAgain(r *request, line []byte) {
 // cancel makes the process stop working on a request that is a task. cancel returns false for any
 // other request.
 func (t *legacyTasks) cancel(r *request) bool {
-	if r.task == nil || r.task.id == nil {
+	if r.taskID == nil {
 		return false
 	}
-	t.p.ask(wire.MethodTasksCancel, r.task.params(), nil)
+	t.p.ask(wire.MethodTasksCancel, taskParams(r), nil)
 	return true
 }
