@@ -104,7 +104,7 @@ func TestTheControlSocketAnswersThoseWhoReadTheDataFolder(t *testing.T) {
 		t.Errorf("what it says of itself: %+v, %v, %v", info, up, err)
 	}
 	var s api.Status
-	if up, err := operate(t, m.folder.Path, http.MethodGet, "processes", &s); err != nil || !up || s.Boxes == nil || len(s.Gateways) != 2 {
+	if up, err := operate(t, m.folder.Path, http.MethodGet, "processes", &s); err != nil || !up || s.Boxes == nil {
 		t.Errorf("what runs: %+v, %v, %v", s, up, err)
 	}
 	if up, err := operate(t, other, http.MethodGet, "", &info); up || err != nil {

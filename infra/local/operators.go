@@ -17,7 +17,6 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local/bill"
 	"github.com/dormouse-mcp/dormouse/infra/local/history"
-	"github.com/dormouse-mcp/dormouse/infra/local/sockets"
 	"github.com/dormouse-mcp/dormouse/infra/runner"
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
@@ -82,15 +81,6 @@ func reloaded(changes serversfile.Changes, err error) api.Reloaded {
 
 func statusOf(ctx context.Context, m *machine) (api.Status, error) {
 	s := api.Status{Boxes: []api.Box{}, Processes: []api.Process{}, Failed: m.failed.reasons()}
-	for _, of := range []struct {
-		name string
-		sockets.Usage
-	}{{"relay", m.relay.Usage()}, {"socket", m.socket.Usage()}} {
-		s.Gateways = append(s.Gateways, api.Gateway{
-			Name: of.name, Connections: of.Connections, Open: of.Open, ConnectedSeconds: of.ConnectedTime.Seconds(),
-			MessagesIn: of.MessagesIn, MessagesOut: of.MessagesOut,
-		})
-	}
 	tasks, err := tasksOf(ctx, m)
 	if err != nil {
 		return s, err

@@ -117,17 +117,6 @@ func Home() Limits {
 	}
 }
 
-// Usage has numbers for the bill, counted since the API was created.
-type Usage struct {
-	Connections   int64         // accepted connections
-	Open          int64         // connections that are open now
-	ConnectedTime time.Duration // time of all connections together, including the open ones
-	MessagesIn    int64         // messages from clients, in units of 32 KB, each message rounded up
-	MessagesOut   int64         // messages to clients, in units of 32 KB, each message rounded up
-}
-
-const meterUnit = 32 << 10
-
 // API is one WebSocket API. ServeHTTP serves its clients, and [API.Post] sends to them.
 //
 //   - Routes.Connect runs before the upgrade is answered, and can refuse it. Until Connect has
@@ -151,7 +140,6 @@ type API struct {
 	closed bool
 	conns  map[string]*wsConn
 	recent []time.Time // times at which the connections of the last second were opened
-	usage  Usage
 }
 
 var _ http.Handler = (*API)(nil)
@@ -263,7 +251,6 @@ func (a *API) register(c *wsConn) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.recent = append(a.recent, time.Now())
-	a.usage.Connections++
 	a.conns[c.ID] = c
 	if a.cfg.Opened != nil {
 		a.cfg.Opened(c.ID)
@@ -275,10 +262,8 @@ func (a *API) unregister(c *wsConn) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.conns, c.ID)
-	lived := time.Since(c.ConnectedAt)
-	a.usage.ConnectedTime += lived
 	if a.cfg.Closed != nil {
-		a.cfg.Closed(c.ID, lived)
+		a.cfg.Closed(c.ID, time.Since(c.ConnectedAt))
 	}
 }
 
@@ -287,24 +272,6 @@ func (a *API) find(id string) (*wsConn, bool) {
 	defer a.mu.Unlock()
 	c, ok := a.conns[id]
 	return c, ok
-}
-
-func (a *API) meter(count func(*Usage)) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	count(&a.usage)
-}
-
-// Usage returns the current counts.
-func (a *API) Usage() Usage {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	u := a.usage
-	u.Open = int64(len(a.conns))
-	for _, c := range a.conns {
-		u.ConnectedTime += time.Since(c.ConnectedAt)
-	}
-	return u
 }
 
 // cutTime is how long Close waits for routes whose context has ended.

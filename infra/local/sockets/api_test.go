@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,26 +28,6 @@ func TestOpenedIsCalledWhenPostsAreTaken(t *testing.T) {
 		}
 		conn, _ := b.client()
 		commontest.EqualIn(t, "heard", "owed", conn.Hear())
-	})
-}
-
-func TestUsageCountsWhatABillIsMadeOf(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, nil)
-		b.routes.message = func(context.Context, string) string { return strings.Repeat("x", 65<<10) }
-		conn, _ := b.client()
-		conn.Say("small")
-		conn.Hear()
-		time.Sleep(time.Minute)
-		open := b.Usage()
-		if open.Open != 1 || open.ConnectedTime != time.Minute {
-			t.Errorf("open: %+v", open)
-		}
-		_ = conn.Close(websocket.StatusNormalClosure, "")
-		synctest.Wait()
-		time.Sleep(time.Hour)
-		want := Usage{Connections: 1, ConnectedTime: time.Minute, MessagesIn: 1, MessagesOut: 3}
-		commontest.SameIn(t, "usage", want, b.Usage())
 	})
 }
 

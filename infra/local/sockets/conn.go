@@ -223,7 +223,6 @@ func (c *wsConn) next() (m message, ok bool) {
 		m.release()
 		return message{}, false
 	}
-	c.api.meter(func(u *Usage) { u.MessagesIn += units(m.data) })
 	return m, true
 }
 
@@ -446,7 +445,6 @@ func (c *wsConn) write() {
 }
 
 func (c *wsConn) writeMessage(data []byte) error {
-	c.api.meter(func(u *Usage) { u.MessagesOut += units(data) })
 	ctx, cancel := context.WithTimeout(c.writing, writeWithin)
 	defer cancel()
 	return c.ws.Write(ctx, websocket.MessageText, data)
@@ -457,5 +455,3 @@ func (c *wsConn) disconnected(end closing) {
 	defer cancel()
 	c.api.cfg.Disconnect(ctx, c.Conn, int(end.code), end.reason)
 }
-
-func units(data []byte) int64 { return int64(max(1, (len(data)+meterUnit-1)/meterUnit)) }

@@ -44,7 +44,6 @@ func (x *exchange) status() (Status, error) {
 		return s, err
 	}
 	if x.caller.Tenant != "" {
-		s.Gateways = nil
 		if s.Failed, err = x.ownFailures(s.Failed); err != nil {
 			return s, err
 		}

@@ -114,18 +114,7 @@ type Status struct {
 	// Failed says by server why its last start failed, if none has succeeded since; for callers that
 	// do not see all tenants, the last start for their tenant. Failed is nil if that is unknown, as on a
 	// stack.
-	Failed   map[string]string `json:"-"`
-	Gateways []Gateway         `json:"gateways,omitempty"` // the WebSocket APIs of one machine; only for callers that see all tenants
-}
-
-// Gateway counts the use of a WebSocket API of a machine since `dormouse run` began.
-type Gateway struct {
-	Name             string  `json:"name"`        // relay, for runners; socket, for clients
-	Connections      int64   `json:"connections"` // accepted
-	Open             int64   `json:"open"`
-	ConnectedSeconds float64 `json:"connected_seconds"` // of all connections together
-	MessagesIn       int64   `json:"messages_in"`       // in units of 32 KiB, as AWS bills them; a part of a unit counts as one
-	MessagesOut      int64   `json:"messages_out"`
+	Failed map[string]string `json:"-"`
 }
 
 // Box is one box that is up.
