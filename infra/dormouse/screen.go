@@ -19,7 +19,7 @@ type screen struct {
 func (c says) open(t *terminal, reload, quit func()) screen {
 	o := c.display(t.err, os.Getenv)
 	var s screen
-	if o.Form == display.Screen {
+	if o.Screen {
 		s.keys = takeKeyboard(os.Stdin)
 	}
 	o.Keys = s.keys != nil
@@ -38,8 +38,8 @@ func (s screen) Close() {
 	}
 }
 
-// display returns the options for writing to out. On a terminal, the lines at the bottom are
-// rewritten, except in CI and if TERM is dumb.
+// display returns the options for writing to out. A terminal is a screen, except in CI and if TERM
+// is dumb.
 func (c says) display(out io.Writer, getenv func(string) string) display.Options {
 	o := display.Options{Out: out, Verbose: c.Verbose, Version: builtAs().Version, Stamps: getenv("JOURNAL_STREAM") == ""}
 	out = raw(out) // the display removes control characters itself
@@ -48,12 +48,8 @@ func (c says) display(out io.Writer, getenv func(string) string) display.Options
 	if !ok || !term.IsTerminal(int(f.Fd())) {
 		return o
 	}
-	o.Form = display.Lines
-	dumb := getenv("TERM") == "dumb"
-	if !dumb && getenv("CI") == "" {
-		o.Form = display.Screen
-	}
-	o.Color = !dumb && getenv("NO_COLOR") == "" && getenv("CI") == ""
+	o.Screen = getenv("TERM") != "dumb" && getenv("CI") == ""
+	o.Color = o.Screen && getenv("NO_COLOR") == ""
 	o.Width = func() int {
 		width, _, err := term.GetSize(int(f.Fd()))
 		if err != nil || width < 20 {

@@ -14,7 +14,6 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 
-	"github.com/dormouse-mcp/dormouse/infra/local/display"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -59,7 +58,7 @@ func (t *terminal) waits(phase string, names ...string) *waits {
 	if _, ok := o.Out.(*os.File); !ok { // the output is a buffer of this program, not a file
 		w.out = io.Discard
 	}
-	if o.Form == display.Screen {
+	if o.Screen {
 		w.width = o.Width
 	}
 	for _, name := range names {

@@ -87,7 +87,7 @@ func firstBlock(m *machine, warnings []string) display.Start {
 	ctx, cancel := context.WithTimeout(context.Background(), countWithin)
 	defer cancel()
 	tools := recordsOfAll(ctx, m)
-	s := display.Start{File: filepath.Base(m.cfg.Servers), Open: m.public.access() == AccessOpen, Who: m.public.whoMayCall(), Every: m.public.endpoint("NAME"), One: m.public.address(0) + "/mcp"}
+	s := display.Start{File: filepath.Base(m.cfg.Servers), Open: m.public.access() == AccessOpen, Who: m.public.whoMayCall(), One: m.public.address(0) + "/mcp"}
 	for _, name := range servers.Names() {
 		server, _ := servers.Server(name)
 		line := display.Server{Name: name, Off: server.Disabled}

@@ -13,18 +13,18 @@ import (
 func (t *Terminal) take(e journal.Event) {
 	e = plainEvent(e)
 	t.count(e)
-	if t.opts.Form == Screen {
+	if t.opts.Screen {
 		t.bottom.note(e)
 	}
 	if e.Kind == journal.Call {
-		if t.rush.printSum(&t.printer, e.Time); !t.rush.admit(e) {
+		if t.rush.printSum(&t.printer, e.Time); !t.rush.admit(e.Time) {
 			return
 		}
 	}
-	if t.opts.Form == Records {
-		t.record(e)
-	} else {
+	if t.opts.Screen {
 		t.people(e)
+	} else {
+		t.record(e)
 	}
 }
 
@@ -60,10 +60,6 @@ func (t *Terminal) people(e journal.Event) {
 			text += ", for " + who
 		}
 		t.line(e.Time, e.Name, text)
-	case journal.ServerInstalling:
-		if t.opts.Form == Lines {
-			t.line(e.Time, e.Name, e.Detail)
-		}
 	case journal.ServerReady:
 		text := "ready after " + span(e.Duration)
 		if e.Install >= time.Second {
@@ -98,7 +94,7 @@ func (t *Terminal) people(e journal.Event) {
 	case journal.Refused:
 		t.line(e.Time, e.Name, joined(" ", t.yellow("refused"), t.sender(e))+": "+e.Reason)
 		t.hint(e.Hint)
-	case journal.RefusedAgain:
+	case journal.RefusedAgain, journal.ServerInstalling: // t.bottom shows what is being installed
 	case journal.FolderWell:
 		t.line(e.Time, "", e.Detail)
 	case journal.LogLost, journal.FolderTrouble, journal.CertificateFailed:

@@ -2,23 +2,13 @@ package display
 
 import "io"
 
-// Form is the form in which a Terminal writes events.
-type Form int
-
-// The forms.
-const (
-	Records Form = iota // one line with names and values for each event, for the log of another program
-	Lines               // lines for people; nothing is rewritten
-	Screen              // as Lines, with lines at the bottom of the screen that are rewritten
-)
-
 // Options say for whom a Terminal writes. Out is required.
 type Options struct {
 	Out     io.Writer
-	Form    Form
+	Screen  bool       // Out is a terminal: lines for people, of which the last are rewritten. Otherwise each event is one line with names and values
 	Width   func() int // columns of the screen; nil stands for 80
 	Color   bool
-	Stamps  bool   // lines of Records begin with the time
+	Stamps  bool   // lines with names and values begin with the time
 	Verbose bool   // also print events of functions, boxes and their messages
 	Version string // version of dormouse, for the first block
 	Keys    bool   // the user can press keys, so the first block names them
@@ -28,7 +18,6 @@ type Options struct {
 type Start struct {
 	File    string // name of the servers file
 	Servers []Server
-	Every   string   // the address of each server, with NAME in place of the server's name
 	One     string   // the one address of all servers; "" leaves it out
 	Open    bool     // callers need no key, so principals have no names
 	Who     string   // who may call, such as "open to this machine only"

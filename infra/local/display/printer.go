@@ -24,37 +24,17 @@ type printer struct {
 
 // line prints a line about a server. For name "" it is about dormouse itself.
 func (p *printer) line(at time.Time, name, text string) {
-	if p.opts.Form == Records {
+	if !p.opts.Screen {
 		p.recordLine(at, name, "note", "what", text)
 		return
 	}
-	p.wrapped(fmt.Sprintf("%s  %s  ", p.dim(clock(at)), pad(name, p.name)), text)
+	p.say("%s  %s  %s", p.dim(clock(at)), pad(name, p.name), text)
 }
 
 // hint prints, below the last line, what the user can do.
 func (p *printer) hint(text string) {
 	if text != "" {
 		_, _ = fmt.Fprintf(&p.out, "%s%s\n", strings.Repeat(" ", len("15:04:05")+2+p.name+2), text)
-	}
-}
-
-// wrapped prints prefix and text, and breaks text into several lines at the width of the screen.
-func (p *printer) wrapped(prefix, text string) {
-	width := p.opts.Width() - length(prefix)
-	if p.opts.Form == Records || width < 20 {
-		p.say("%s%s", prefix, text)
-		return
-	}
-	for text != "" {
-		part := text
-		if length(part) > width {
-			part = string([]rune(part)[:width])
-			if at := strings.LastIndexByte(part, ' '); at > 0 {
-				part = part[:at]
-			}
-		}
-		p.say("%s%s", prefix, part)
-		text, prefix = strings.TrimLeft(text[len(part):], " "), strings.Repeat(" ", length(prefix))
 	}
 }
 

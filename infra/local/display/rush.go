@@ -1,50 +1,28 @@
 package display
 
-import (
-	"cmp"
-	"fmt"
-	"maps"
-	"slices"
-	"strings"
-	"time"
-
-	"github.com/dormouse-mcp/dormouse/infra/local/journal"
-)
+import "time"
 
 // most is how many calls are printed in a second. One line with the number of the others follows.
 const most = 20
 
 // rush leaves out calls that come faster than people can read.
 type rush struct {
-	since  time.Time      // beginning of the second that is counted
-	shown  int            // calls printed in this second
-	more   int            // calls left out
-	failed int            // calls left out that have failed
-	denied int            // calls left out that were refused
-	by     map[string]int // number of calls left out, by server
+	since time.Time // beginning of the second that is counted
+	shown int       // calls printed in this second
+	more  int       // calls left out
 }
 
-// admit reports whether to print a call. It counts a call that is not printed.
-func (r *rush) admit(e journal.Event) bool {
-	if at := e.Time.Truncate(time.Second); r.more == 0 && !at.Equal(r.since) {
+// admit reports whether to print a call of this time. It counts a call that is not printed.
+func (r *rush) admit(at time.Time) bool {
+	if at = at.Truncate(time.Second); r.more == 0 && !at.Equal(r.since) {
 		r.since, r.shown = at, 0
 	}
-	if r.shown < most {
-		r.shown++
-		return true
+	if r.shown == most {
+		r.more++
+		return false
 	}
-	if r.by == nil {
-		r.by = map[string]int{}
-	}
-	r.more++
-	r.by[e.Name]++
-	switch {
-	case e.Failed():
-		r.failed++
-	case e.Refusal != "":
-		r.denied++
-	}
-	return false
+	r.shown++
+	return true
 }
 
 // due returns the time at which the line about the calls left out must be printed. The time is zero
@@ -56,35 +34,17 @@ func (r *rush) due() time.Time {
 	return r.since.Add(time.Second)
 }
 
-// printSum prints the line about the calls left out if their second is over.
-func (r *rush) printSum(p *printer, now time.Time) {
-	if due := r.due(); !due.IsZero() && !now.Before(due) {
-		r.flush(p, now)
+// flush prints the line about the calls left out, and begins a new second.
+func (r *rush) flush(p *printer, now time.Time) {
+	if r.more > 0 {
+		p.line(now, "", plural(r.more, "more call", "more calls")+" in this second")
+		*r = rush{}
 	}
 }
 
-// flush prints the line about the calls left out, and begins a new second.
-func (r *rush) flush(p *printer, now time.Time) {
-	if r.more == 0 {
-		return
+// printSum calls flush if the second of the calls left out is over.
+func (r *rush) printSum(p *printer, now time.Time) {
+	if !now.Before(r.due()) {
+		r.flush(p, now)
 	}
-	names := slices.SortedFunc(maps.Keys(r.by), func(a, b string) int {
-		return cmp.Or(r.by[b]-r.by[a], strings.Compare(a, b))
-	})
-	for i, name := range names {
-		names[i] = fmt.Sprintf("%s %d", name, r.by[name])
-	}
-	if p.opts.Form == Records {
-		p.recordLine(now, "", "calls", "more", fmt.Sprint(r.more), "failed", fmt.Sprint(r.failed), "refused", fmt.Sprint(r.denied), "by", strings.Join(names, ","))
-	} else {
-		text := plural(r.more, "more call", "more calls") + " in this second"
-		if r.failed > 0 {
-			text += ", " + fmt.Sprint(r.failed) + " " + p.red("failed")
-		}
-		if r.denied > 0 {
-			text += ", " + fmt.Sprint(r.denied) + " " + p.yellow("refused")
-		}
-		p.line(now, "", text+": "+strings.Join(names, ", "))
-	}
-	*r = rush{}
 }

@@ -2,10 +2,6 @@ package display
 
 import "strings"
 
-// manyServers is how many servers the first block lists with their addresses. If there
-// are more, it lists only their names.
-const manyServers = 8
-
 // Start prints the first block: the servers, their addresses, and what the user can do.
 func (t *Terminal) Start(s Start) {
 	s = s.plain()
@@ -23,11 +19,7 @@ func (t *Terminal) first(s Start) {
 	head := []string{strings.TrimSpace("dormouse " + t.opts.Version), plural(len(s.Servers), "server", "servers") + " of " + s.File, s.Who}
 	t.say("%s", joined(" · ", head...))
 	t.say("")
-	if len(s.Servers) > manyServers {
-		t.names(s)
-	} else {
-		t.addresses(s)
-	}
+	t.addresses(s)
 	if s.One != "" && len(s.Servers) > 1 {
 		t.say("  all at one address: %s", s.One)
 	}
@@ -57,7 +49,7 @@ func (t *Terminal) first(s Start) {
 	if t.opts.Keys {
 		keys = "c clients · r reload · v more · q quit"
 	}
-	if t.opts.Form == Records {
+	if !t.opts.Screen {
 		t.say("%s", rests)
 		return
 	}
@@ -84,55 +76,12 @@ func (t *Terminal) addresses(s Start) {
 		line := "  " + pad(server.Name, t.name) + "  "
 		switch {
 		case server.Why != "":
-			t.wrapped(line, text[i]+joined("", "   ", server.Place))
+			t.say("%s%s   %s", line, text[i], server.Place)
 		case server.Tools != "":
 			t.say("%s%s   %s", line, pad(text[i], wide), server.Tools)
 		default:
 			t.say("%s%s", line, text[i])
 		}
-	}
-}
-
-// names lists the names of the served servers in columns. Then it says why other servers are not
-// served, for at most manyServers of them.
-func (t *Terminal) names(s Start) {
-	var served []string
-	for _, server := range s.Servers {
-		if server.Why == "" && !server.Off {
-			served = append(served, server.Name)
-		}
-	}
-	each := t.name + 2
-	across := max(1, (t.opts.Width()-2)/each)
-	for i, name := range served {
-		end := "\n"
-		if (i+1)%across != 0 && i+1 < len(served) {
-			end = strings.Repeat(" ", each-length(name))
-		}
-		begin := ""
-		if i%across == 0 {
-			begin = "  "
-		}
-		t.out.WriteString(begin + name + end)
-	}
-	if len(served) > 0 {
-		t.say("")
-		t.say("  each at %s", s.Every)
-	}
-	said := 0
-	for _, server := range s.Servers {
-		if server.Why == "" {
-			continue
-		}
-		if said++; said > manyServers {
-			t.say("  and more that are not served: dormouse check")
-			break
-		}
-		line := "  " + pad(server.Name, t.name) + "  not served: " + server.Why
-		if t.opts.Form != Records { // a log has no width, and its reader needs the whole reason
-			line = cut(line, t.opts.Width())
-		}
-		t.say("%s", line)
 	}
 }
 

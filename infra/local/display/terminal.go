@@ -1,7 +1,6 @@
 // Package display shows people what happens on this machine, with a line for each thing that
-// somebody did or must do. It writes in one of three forms ([Form]): lines on a screen of which the
-// last ones are rewritten, lines that stay as they are, or one line for each event, for the log of
-// another program.
+// somebody did or must do. On a screen the last lines are rewritten. Elsewhere, as in the log of
+// another program, each event is one line with names and values.
 package display
 
 import (
@@ -125,7 +124,7 @@ func (t *Terminal) next(now time.Time) time.Duration {
 	if due := t.rush.due(); !due.IsZero() {
 		next = min(next, due.Sub(now))
 	}
-	if t.opts.Form == Screen {
+	if t.opts.Screen {
 		next = min(next, t.bottom.next())
 	}
 	return max(next, time.Millisecond)
@@ -134,7 +133,7 @@ func (t *Terminal) next(now time.Time) time.Duration {
 // flush writes the lines in t.out to the screen, with the rewritten lines below them.
 func (t *Terminal) flush(now time.Time) {
 	text := t.out.Bytes()
-	if t.opts.Form == Screen {
+	if t.opts.Screen {
 		text = t.bottom.frame(text, t.bottomLines(now), t.opts.Width())
 	}
 	t.out.Reset()
