@@ -1,7 +1,6 @@
 package local
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -107,7 +106,7 @@ func (k *keptValue) forgets(value string) func() {
 func (c *commands) run(ctx context.Context, command string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandWithin)
 	defer cancel()
-	out, diag := &firstBytes{most: maxValue + 1}, &lastLine{}
+	out, diag := &firstBytes{most: maxValue + 1}, &firstBytes{most: maxValue}
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", command) //nolint:gosec // the owner of the servers file wrote it, and nobody else can
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = c.folder, c.environ, out, diag
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -119,7 +118,7 @@ func (c *commands) run(ctx context.Context, command string) (string, error) {
 	case ctx.Err() != nil:
 		return "", fmt.Errorf("the command %q did not end within %s", command, commandWithin)
 	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
-		why := diag.line(value)
+		why := lastLine(string(diag.bytes), value)
 		if why != "" {
 			why = ": " + why
 		}
@@ -143,19 +142,10 @@ func (w *firstBytes) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// lastLine is a Writer that keeps the last bytes that are written to it.
-type lastLine struct{ bytes []byte }
-
-func (w *lastLine) Write(p []byte) (int, error) {
-	w.bytes = append(w.bytes, p...)
-	w.bytes = bytes.Clone(w.bytes[max(0, len(w.bytes)-2*maxReason):])
-	return len(p), nil
-}
-
-// line returns the last line, at most maxReason bytes of it. It masks each word of value, which is
-// the command's output and may be a secret.
-func (w *lastLine) line(value string) string {
-	lines := strings.Split(strings.TrimSpace(string(w.bytes)), "\n")
+// lastLine returns the last line of a command's stderr, at most maxReason bytes of it. It masks each
+// word of value, which is the command's output and may be a secret.
+func lastLine(stderr, value string) string {
+	lines := strings.Split(strings.TrimSpace(stderr), "\n")
 	last := strings.ToValidUTF8(strings.TrimSpace(lines[len(lines)-1]), "")
 	for part := range strings.FieldsSeq(value) {
 		last = strings.ReplaceAll(last, part, "***")
