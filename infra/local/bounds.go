@@ -308,6 +308,13 @@ func (c *openConnections) note(conn net.Conn, state http.ConnState) {
 	}
 }
 
+// any reports whether a connection is open, WebSockets left out.
+func (c *openConnections) any() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.since) > 0
+}
+
 // closeOne closes the connection that has waited longest for a request. Call it with mu
 // held. If all connections are in use, it closes none: their requests have limits of their
 // own.

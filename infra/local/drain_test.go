@@ -44,8 +44,8 @@ func TestCallsWithoutABoxGetFiveSeconds(t *testing.T) {
 func TestListenersAreNoCallsInFlight(t *testing.T) {
 	var u use
 	calls := -1
-	s := &http.Server{ConnState: nil, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { calls = u.calls() })} //nolint:gosec // it never serves
-	u.count(s)
+	s := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { calls = u.calls() })} //nolint:gosec // it never serves
+	u.count(s, &openConnections{})
 	for want, r := range map[int]*http.Request{
 		0: httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/one/mcp", nil),
 		1: httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/one/mcp", nil),

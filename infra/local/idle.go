@@ -3,8 +3,8 @@ package local
 import (
 	"context"
 	"log/slog"
-	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,20 +13,20 @@ import (
 
 // use counts the requests and connections of the endpoints. Its zero value is ready to use.
 type use struct {
-	servers []*http.Server // HTTP servers that are counted; set before awaitEnd runs
+	servers []*http.Server     // HTTP servers that are counted; set before awaitEnd runs
+	open    []*openConnections // the connections of these servers, without WebSockets
 
-	mu          sync.Mutex
-	connections int       // open connections, without WebSockets
-	requests    int       // requests that are being handled, streams and WebSockets included
-	posts       int       // those of the requests that are messages of clients and get an answer
-	last        time.Time // when a request last began or ended
+	mu       sync.Mutex
+	requests int       // requests that are being handled, streams and WebSockets included
+	posts    int       // those of the requests that are messages of clients and get an answer
+	last     time.Time // when a request last began or ended
 }
 
 // count makes u count the requests and the connections of a server. Call it before the
 // server serves.
-func (u *use) count(s *http.Server) {
-	u.servers = append(u.servers, s)
-	h, note := s.Handler, s.ConnState
+func (u *use) count(s *http.Server, open *openConnections) {
+	u.servers, u.open = append(u.servers, s), append(u.open, open)
+	h := s.Handler
 	s.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// A client of protocol version 2026-07-28 listens with a POST that lasts as long as its connection.
 		message := r.Method == http.MethodPost && r.Header.Get(wire.HeaderMethod) != wire.MethodListen
@@ -34,10 +34,6 @@ func (u *use) count(s *http.Server) {
 		defer u.add(message, -1)
 		h.ServeHTTP(w, r)
 	})
-	s.ConnState = func(conn net.Conn, state http.ConnState) {
-		note(conn, state)
-		u.note(state)
-	}
 }
 
 func (u *use) add(message bool, requests int) {
@@ -48,19 +44,6 @@ func (u *use) add(message bool, requests int) {
 		u.posts += requests
 	}
 	u.last = time.Now()
-}
-
-// note counts a connection that opens or closes.
-func (u *use) note(state http.ConnState) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	switch state {
-	case http.StateNew:
-		u.connections++
-	case http.StateHijacked, http.StateClosed:
-		u.connections--
-	case http.StateActive, http.StateIdle:
-	}
 }
 
 // calls returns how many messages of clients are being handled.
@@ -75,7 +58,7 @@ func (u *use) calls() int {
 func (u *use) idleSince() (since time.Time, ok bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.last, u.requests == 0 && u.connections == 0
+	return u.last, u.requests == 0 && !slices.ContainsFunc(u.open, (*openConnections).any)
 }
 
 // lastRequests is how long an idle machine, before it ends, waits for requests that came while it

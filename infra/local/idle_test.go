@@ -56,8 +56,11 @@ func TestAnIdleMachineEndsUnlessSomethingHoldsIt(t *testing.T) {
 			return func() { u.add(false, -1) }
 		},
 		"a connection": func(u *use, _ *stub) func() {
-			u.note(http.StateNew)
-			return func() { u.note(http.StateClosed) }
+			open := &openConnections{since: map[net.Conn]time.Time{}}
+			u.count(&http.Server{}, open) //nolint:gosec // it never serves
+			conn := &net.TCPConn{}
+			open.note(conn, http.StateNew)
+			return func() { open.note(conn, http.StateClosed) }
 		},
 		"an alarm": func(_ *use, a *stub) func() {
 			a.waiting.Store(1)
@@ -129,7 +132,7 @@ func TestAnIdleMachineDoesWhatARequestBeganWhileItsEndpointsClosed(t *testing.T)
 		}}
 		var serving sync.WaitGroup
 		server := &http.Server{ReadHeaderTimeout: time.Minute}
-		m.public.use.count(server)
+		m.public.use.count(server, &openConnections{})
 		serving.Go(func() { _ = server.Serve(l) })
 		synctest.Wait()
 		awaitEnd(t.Context(), m)

@@ -111,7 +111,7 @@ func (m *machine) serve(l net.Listener, h http.Handler, u *use) {
 	open := &openConnections{since: map[net.Conn]time.Time{}}
 	s := &http.Server{Handler: h, ReadHeaderTimeout: headWithin, ReadTimeout: bodyWithin, IdleTimeout: idleConnections, ConnState: open.note, ConnContext: m.gate.note, ErrorLog: slog.NewLogLogger(m.log.Handler(), slog.LevelWarn)}
 	if u != nil {
-		u.count(s)
+		u.count(s, open)
 	}
 	go func() {
 		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
