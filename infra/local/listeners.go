@@ -43,7 +43,7 @@ func (l *listeners) start(ctx context.Context) error {
 	for _, at := range []struct{ address, flag string }{{l.Listen, "--listen"}, {l.socketsAddress(), "--sockets"}}[len(l.open):] {
 		opened, err := lc.Listen(ctx, "tcp", at.address)
 		if errors.Is(err, syscall.EADDRINUSE) {
-			return fmt.Errorf("%s is used by %s: stop that one, or take a free port with %s 127.0.0.1:0: %w", at.address, portOwner(at.address), at.flag, err)
+			return fmt.Errorf("%s is used by another program: stop that one, or take a free port with %s 127.0.0.1:0: %w", at.address, at.flag, err)
 		}
 		if err != nil {
 			return fmt.Errorf("an endpoint cannot be opened; name another address with %s: %w", at.flag, err)
