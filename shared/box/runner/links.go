@@ -56,10 +56,7 @@ const (
 // limit, and connects again after the connection was lost. During a renewal the runner reads two
 // connections, and sends on the one on which the last [frame.Welcome] came.
 type links struct {
-	cfg       *Config
-	loop      *loop
-	executing *executing
-	life      *life // handles the frames that come over the connections
+	*life
 
 	runner string             // the random id of this runner, which is a secret shared with the host
 	pass   string             // authenticates the next connection, see frame.PassHeader; from the last [frame.Welcome]
@@ -204,7 +201,7 @@ func (ls *links) received(lk *link, data []byte, err error) {
 		ls.unreadable(lk, len(data), err)
 		return
 	}
-	ls.life.frame(lk, f)
+	ls.frame(lk, f)
 }
 
 // unreadable logs a message that is no frame, for example the gateway's own message about a Lambda
@@ -390,10 +387,10 @@ func (ls *links) welcomeCame(lk *link, f frame.Welcome) {
 	ls.loop.set(&ls.pinging, ls.cfg.PingEvery, ls.ping)
 	if ls.invited {
 		ls.invited = false
-		ls.life.begin(f.Launch)
+		ls.begin(f.Launch)
 	}
 	if f.Retire {
-		ls.life.sleep.retire()
+		ls.sleep.retire()
 	}
 	if moved || fresh || !same {
 		kept := ls.kept
@@ -401,7 +398,7 @@ func (ls *links) welcomeCame(lk *link, f frame.Welcome) {
 		for _, data := range kept {
 			ls.sendKept(data)
 		}
-		ls.life.resume(moved, fresh)
+		ls.resume(moved, fresh)
 	}
 }
 
@@ -478,7 +475,7 @@ func (ls *links) cut(lk *link, err error) {
 		ls.live = nil
 		ls.cfg.Log.Warn("connection to the host lost", "link", lk.no, "error", err)
 		ls.loop.set(&ls.giveUp, reconnectFor, ls.abandon)
-		ls.loop.set(&ls.loosen, looseAfter, ls.life.outboxes.loosenAll)
+		ls.loop.set(&ls.loosen, looseAfter, ls.outboxes.loosenAll)
 		if ls.stage == parting {
 			// The answer to the hello on the next connection says whether the host got the bye.
 			ls.stage = rejoining

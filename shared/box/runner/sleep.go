@@ -14,16 +14,7 @@ const (
 
 // sleep decides when the box sleeps and when Run ends.
 type sleep struct {
-	cfg        *Config
-	loop       *loop
-	executing  *executing
-	links      *links
-	transfers  *transfers
-	deliveries *deliveries
-	outboxes   *outboxes
-	inflight   *inflight
-	queries    *queries
-	farewell   *farewell
+	*life
 
 	halted   int  // inflight.delivered when all processes were last halted, plus one; 0 for never
 	yielded  int  // inflight.delivered when the host last asked for memory, plus one; 0 for never
@@ -127,9 +118,7 @@ func (sl *sleep) quiet() bool {
 // nothing; it repeats the bye until the host answers. If a message comes meanwhile, the runner takes
 // the bye back with a [frame.Hello].
 type farewell struct {
-	cfg   *Config
-	loop  *loop
-	links *links
+	*life
 
 	worked bool          // some message was neither an initialize nor a request for a list; see frame.Deliver.Looks
 	idle   time.Duration // for how long the box had no work at the last [frame.Bye]

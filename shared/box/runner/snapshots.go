@@ -9,8 +9,7 @@ import (
 
 // queries are the requests about snapshots that the host has not answered.
 type queries struct {
-	loop  *loop
-	links *links
+	*life
 
 	asking  map[int64]*query
 	queried int64
