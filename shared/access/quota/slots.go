@@ -13,7 +13,7 @@ const (
 	maxSlots = 256              // calls in flight of one principal
 	slotWait = 2 * time.Second  // how long a call waits for a slot
 	slotLook = time.Second / 4  // time between two looks at the slots while a call waits
-	slotFree = 30 * time.Second // age at which a call that is not in the store counts as dead; see sessions.Limits.AcceptBy
+	slotFree = 30 * time.Second // age at which a call that is not in the store counts as dead; package sessions waits 25 s for a box
 	slotLife = 24 * time.Hour   // after this time a slot is free, even if its call has not ended
 	slotIdle = 25 * time.Hour   // time after which the row is deleted
 )

@@ -179,13 +179,7 @@ const keepAlive = 15 * time.Second
 // ended or hold is over.
 func (c *counted) resume(t *testing.T, id storage.ID, last string, hold time.Duration) {
 	t.Helper()
-	var call *sessions.Call
-	var err error
-	if last == "" {
-		call, err = c.host.Listen(t.Context(), caller, id, "")
-	} else {
-		call, err = c.host.Resume(t.Context(), caller, id, last)
-	}
+	call, err := c.host.Listen(t.Context(), caller, id, last)
 	commontest.OK(t, err)
 	for until := time.Now().Add(hold); !call.Done() && time.Now().Before(until); {
 		_, err := call.Next(t.Context(), time.Now().Add(min(keepAlive, time.Until(until))))

@@ -62,10 +62,7 @@ func (c *simClient) listen() {
 }
 
 func (c *simClient) listenFrom(ctx context.Context, last string) (*sessions.Call, error) {
-	if last == "" {
-		return c.w.host().Listen(ctx, c.caller, c.id, "")
-	}
-	return c.w.host().Resume(ctx, c.caller, c.id, last)
+	return c.w.host().Listen(ctx, c.caller, c.id, last)
 }
 
 // opening returns the first cursor of a response: the one before the first event. While

@@ -184,7 +184,7 @@ func (r *simRequest) resume() {
 		retry := 10 * time.Second
 		over := false
 		r.c.respond(name, func(ctx context.Context, a *actor, p *response) {
-			call, err := w.host().Resume(ctx, r.c.caller, r.c.id, last)
+			call, err := w.host().Listen(ctx, r.c.caller, r.c.id, last)
 			if err != nil || a.step(ctx) != nil {
 				a.tell("%v", err)
 				r.lost(err)

@@ -66,7 +66,7 @@ func follow(x *exchange, out *stream, call sessions.Resumable, events []sessions
 func trouble(x *exchange, out *stream, cursor string, err error) {
 	x.err = err
 	if passing(err) {
-		out.leave(cursor, 10*x.opts.Host.Limits().Pace)
+		out.leave(cursor, 10*sessions.Pace)
 		_ = out.flush() // nothing follows, so it does not matter if the client has gone
 	}
 }

@@ -71,7 +71,7 @@ func (m modern) newTask(name string, ref bridge.TaskRef) *bridge.Task {
 // it asks again.
 func (m modern) clock(task *bridge.Task) (now time.Time, poll time.Duration) {
 	now = time.Now()
-	return now, m.x.opts.Host.Limits().PaceAt(task.Age(now))
+	return now, sessions.PaceAt(task.Age(now))
 }
 
 // task serves the methods of the tasks extension.

@@ -310,7 +310,7 @@ func (l *listening) Hold() (hold time.Duration) {
 
 // Retry returns the longest Retry of the members' streams, because the client polls them together.
 func (l *listening) Retry() time.Duration {
-	retry := l.g.Host.Limits().Pace
+	retry := sessions.Pace
 	for _, p := range l.parts {
 		retry = max(retry, p.retry)
 	}

@@ -126,24 +126,25 @@ type Handover interface {
 type Limits struct {
 	Life        time.Duration // a session ends after half of it to all of it without a message; 7 days
 	InitTimeout time.Duration // how long a session lives until notifications/initialized comes; 60 s
-	StartTime   time.Duration // how much longer a session lives if a server must be started for its initialize; 300 s
 	EventAge    time.Duration // how long events and answers are kept; storage.EventAge, which is also the most
-	AcceptBy    time.Duration // how long an instance waits until a box confirms that it has a request; 25 s
 	Hold        time.Duration // how long a response that waits for events is held open; 25 s
 	Since       time.Time     // when this program started; earlier leases count as free. Zero if another program may use the store
-	Pace        time.Duration // the shortest time after which Dormouse tells a client to come back; 1 s
-	Standby     int           // how many GETs of one session may wait for the standalone stream; 32
 }
+
+const (
+	// Pace is the shortest time after which Dormouse tells a client to come back.
+	Pace = time.Second
+	// acceptBy is how long an instance waits until a box confirms that it has a request.
+	acceptBy = 25 * time.Second
+	// startTime is how much longer a session lives if a server must be started for its initialize.
+	startTime = 5 * time.Minute
+)
 
 func (l Limits) withDefaults() Limits {
 	l.Life = cmp.Or(l.Life, 7*24*time.Hour)
 	l.InitTimeout = cmp.Or(l.InitTimeout, time.Minute)
-	l.StartTime = cmp.Or(l.StartTime, 5*time.Minute)
 	l.EventAge = cmp.Or(l.EventAge, storage.EventAge)
-	l.AcceptBy = cmp.Or(l.AcceptBy, 25*time.Second)
 	l.Hold = cmp.Or(l.Hold, 25*time.Second)
-	l.Pace = cmp.Or(l.Pace, time.Second)
-	l.Standby = cmp.Or(l.Standby, 32)
 	return l
 }
 

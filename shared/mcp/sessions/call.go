@@ -10,7 +10,7 @@ import (
 )
 
 // Call waits for the events of one stream on behalf of a client. The stream is that of a
-// request ([Manager.Accept], [Manager.Resume]), the standalone stream ([Manager.Listen]) or the
+// request ([Manager.Accept], [Manager.Listen]), the standalone stream ([Manager.Listen]) or the
 // legacy SSE stream ([Manager.Follow]). One goroutine uses a Call. A Call need not be closed.
 type Call struct {
 	manager *Manager
@@ -142,7 +142,7 @@ func (c *Call) Next(ctx context.Context, deadline time.Time) ([]storage.Event, e
 			c.status = status
 		}
 		accepted := c.tracker == nil || c.status.Accepted
-		if !accepted && now.Sub(c.begun) >= c.manager.limits.AcceptBy {
+		if !accepted && now.Sub(c.begun) >= acceptBy {
 			if err := c.giveUp(ctx); err != nil {
 				return nil, err
 			}
@@ -167,13 +167,13 @@ func (c *Call) handed() Handover {
 
 // bear handles an error of the store before the request was accepted. If a box may have the
 // request, bear pauses and returns nil, for the caller to try again: a client that gets an error
-// sends the request again, and the box would execute the request twice. After [Limits.AcceptBy]
+// sends the request again, and the box would execute the request twice. After acceptBy
 // bear returns Unknown.
 func (c *Call) bear(ctx context.Context, err error) error {
 	if c.handed() == nil || ctx.Err() != nil {
 		return err
 	}
-	if time.Since(c.begun) > c.manager.limits.AcceptBy {
+	if time.Since(c.begun) > acceptBy {
 		return c.unknown(err)
 	}
 	c.status.Next = time.Now().Add(bearFor)
@@ -190,7 +190,7 @@ func (c *Call) giveUp(ctx context.Context) error {
 		if _, ok := c.tracker.(Handover); ok {
 			c.once.release(ctx) // no box has the request, so a repeat may be executed
 		}
-		return storage.Errorf(storage.Unavailable, "the box has not given a sign of life in %s, so the request was not accepted; send it again", c.manager.limits.AcceptBy)
+		return storage.Errorf(storage.Unavailable, "the box has not given a sign of life in %s, so the request was not accepted; send it again", acceptBy)
 	}
 	if err := h.GiveUp(ctx); err != nil {
 		return c.unknown(err)
@@ -200,7 +200,7 @@ func (c *Call) giveUp(ctx context.Context) error {
 }
 
 func (c *Call) unknown(cause error) error {
-	return storage.Errorf(storage.Unknown, "the box has not given a sign of life in %s; whether the request was executed is not known", c.manager.limits.AcceptBy).Because(cause)
+	return storage.Errorf(storage.Unknown, "the box has not given a sign of life in %s; whether the request was executed is not known", acceptBy).Because(cause)
 }
 
 // read waits for events, at most until the next time at which Next has something else to do. halts
@@ -215,7 +215,7 @@ func (c *Call) read(ctx context.Context, until time.Time) (page storage.Page, ha
 			c.status.Next = c.begun.Add(firstTend)
 		}
 		if !c.status.Accepted {
-			wake = earlier(c.status.Next, c.begun.Add(c.manager.limits.AcceptBy))
+			wake = earlier(c.status.Next, c.begun.Add(acceptBy))
 		}
 		wake = earlier(wake, c.status.Next)
 	}
@@ -286,7 +286,7 @@ func (c *Call) Hold() time.Duration {
 	case !c.Stored():
 		return 0
 	case c.stream == storage.Standalone && c.polls > idlePolls:
-		return min(c.manager.limits.Pace, c.manager.limits.Hold)
+		return min(Pace, c.manager.limits.Hold)
 	default:
 		return c.manager.limits.Hold
 	}
@@ -302,15 +302,14 @@ func (c *Call) Retry() time.Duration {
 	if c.pause > 0 {
 		return c.pause
 	}
-	pace := c.manager.limits.Pace
 	if c.stream != storage.Standalone {
-		return time.Duration(min(1+c.polls/10, 5)) * pace
+		return time.Duration(min(1+c.polls/10, 5)) * Pace
 	}
-	return min(time.Duration(2<<min(c.polls, 5))*pace, c.idleRetry())
+	return min(time.Duration(2<<min(c.polls, 5))*Pace, idleRetry)
 }
 
-// idleRetry returns the longest Retry of a Call on the standalone stream.
-func (c *Call) idleRetry() time.Duration { return 60 * c.manager.limits.Pace }
+// idleRetry is the longest Retry of a Call on the standalone stream.
+const idleRetry = 60 * Pace
 
 // Cursor returns an event id that stands for the position after the last event that Next returned.
 // Every response begins with a Cursor, so that the client can come back before any event. The id is

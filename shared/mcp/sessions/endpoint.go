@@ -26,7 +26,7 @@ type Endpoint interface {
 	// endpoint has.
 	Route(ctx context.Context, id storage.ID, msgs []wire.Message, batch bool) (Routed, error)
 	// Listen continues a stream after the event with the id lastID, or opens the standalone stream if
-	// lastID is "" ([Manager.Listen], [Manager.Resume]). The transport's function until returns when a
+	// lastID is "" ([Manager.Listen]). The transport's function until returns when a
 	// response with this [Resumable.Hold] will end.
 	Listen(ctx context.Context, id storage.ID, lastID string, until func(hold time.Duration) time.Time) (Resumable, error)
 	// Again returns a new event id for the same position in the stream as lastID. It is for a client
@@ -166,22 +166,12 @@ func (e *server) Route(_ context.Context, id storage.ID, msgs []wire.Message, ba
 }
 
 func (e *server) Listen(ctx context.Context, id storage.ID, lastID string, _ func(time.Duration) time.Time) (Resumable, error) {
-	if lastID == "" {
-		call, err := e.Manager.Listen(ctx, e.c, id, "")
-		if err != nil {
-			return nil, err
-		}
-		return e.stream(call, id), nil
-	}
-	from, err := storage.ParseEventID(lastID)
-	if err != nil {
-		return nil, err
-	}
-	call, err := e.Resume(ctx, e.c, id, lastID)
+	call, err := e.Manager.Listen(ctx, e.c, id, lastID)
 	if err != nil {
 		return nil, err
 	}
 	s := e.stream(call, id)
+	from, _ := storage.ParseEventID(lastID) // fails only for "", because Listen has read it
 	s.from = from.Index
 	return s, nil
 }

@@ -51,7 +51,7 @@ func (h *Manager) Initialize(ctx context.Context, c Caller, id storage.ID, m wir
 		if record != nil {
 			adopt(s, record.Result)
 		} else {
-			s.Expires = s.Expires.Add(h.limits.StartTime)
+			s.Expires = s.Expires.Add(startTime)
 		}
 	}
 	u := &use{manager: h, caller: c}

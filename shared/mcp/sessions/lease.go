@@ -24,7 +24,7 @@ type listener struct {
 }
 
 const (
-	// graceRetries is a time after the end of a lease, in multiples of [Limits.Pace]. Until then only
+	// graceRetries is a time after the end of a lease, in multiples of Pace. Until then only
 	// the client of its holder may take the lease. That client was told to come back after twice the
 	// pace, and will name its last event.
 	graceRetries = 5
@@ -33,6 +33,8 @@ const (
 	stagger = 50 * time.Millisecond
 	// lookEvery is the age at which listener.record is read again.
 	lookEvery = 5 * time.Second
+	// mostStandbys is how many GETs of one session may wait for the standalone stream.
+	mostStandbys = 32
 	// leaveWithin bounds the write that ends a lease.
 	leaveWithin = 2 * time.Second
 	// casTries is how often a listener tries a write that conflicts, without a pause.
@@ -55,7 +57,7 @@ func free(s storage.Session, limits Limits, now time.Time) time.Time {
 	if s.Primary.Nonce == "" || s.Primary.Until.After(now.Add(limits.Hold+longestHold)) || s.Primary.Until.Add(-limits.Hold).Before(limits.Since) {
 		return time.Time{}
 	}
-	return s.Primary.Until.Add(graceRetries * limits.Pace)
+	return s.Primary.Until.Add(graceRetries * Pace)
 }
 
 // others returns the standbys that have not expired, without this GET and earlier GETs of its client.

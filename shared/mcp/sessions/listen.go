@@ -10,14 +10,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Listen opens the standalone stream (GET). lastEventID is an id that the client was given, or
-// "". Of several GETs of a session one, the primary, gets the events; the others are standbys. Listen
+// Listen opens the standalone stream (GET) if lastEventID is "" or the id of an event of this stream.
+// For an event of another stream, Listen continues that stream ([use.resume]). Of several GETs of a session one, the primary, gets the events; the others are standbys. Listen
 // returns Closed if the server never sends anything outside of a request.
 //
 // The session's record has a lease that names the primary. The lease ends when the primary's response
 // should end, or earlier if the context of its Next ends. A GET whose lastEventID comes from the primary
-// takes the lease over at once. Any other GET takes the lease when five times [Limits.Pace] have passed
-// since the lease ended. If there are more standbys than [Limits.Standby], the one that has waited
+// takes the lease over at once. Any other GET takes the lease when five times Pace have passed
+// since the lease ended. If there are more standbys than mostStandbys, the one that has waited
 // longest is sent away.
 //
 // Cost: one read, one write, and at most one read every five seconds (see [Call.Next]).
@@ -34,6 +34,9 @@ func (h *Manager) Listen(ctx context.Context, c Caller, id storage.ID, lastEvent
 	u, err := h.use(ctx, c, id)
 	if err != nil {
 		return nil, err
+	}
+	if from.Stream != storage.Standalone {
+		return u.resume(ctx, from)
 	}
 	s := u.session
 	if s.State == storage.Ready && !s.Pushes {
@@ -97,7 +100,7 @@ func (c *Call) reload(ctx context.Context) error {
 	case err != nil || s.State == storage.Ended:
 		c.done = true
 	case l.held && s.Primary.Nonce != l.nonce, l.waits && l.place(s) < 0:
-		c.done, c.pause = true, c.idleRetry()
+		c.done, c.pause = true, idleRetry
 		c.polls++ // so that the last cursor differs from the first: some clients break when they get an id twice
 	}
 	return nil
@@ -148,7 +151,7 @@ func (c *Call) take(ctx context.Context, s storage.Session, now time.Time) error
 func (c *Call) queue(ctx context.Context, s storage.Session, now time.Time) error {
 	l := c.lease
 	s.Standby = append(l.others(s, now), storage.Lease{Nonce: l.nonce, Until: l.until})
-	if over := len(s.Standby) - c.manager.limits.Standby; over > 0 {
+	if over := len(s.Standby) - mostStandbys; over > 0 {
 		s.Standby = slices.Delete(s.Standby, 0, over)
 	}
 	if err := c.manager.store.Save(ctx, s); err != nil {
@@ -160,7 +163,7 @@ func (c *Call) queue(ctx context.Context, s storage.Session, now time.Time) erro
 }
 
 // leave ends the lease that this GET holds ([Manager.Listen]) if ctx has ended, because the client is
-// gone. The stream stays reserved for this client for graceRetries times [Limits.Pace]. If the store
+// gone. The stream stays reserved for this client for graceRetries times Pace. If the store
 // fails, the lease stays.
 func (c *Call) leave(ctx context.Context) {
 	if ctx.Err() == nil || c.lease == nil || !c.lease.held {

@@ -343,7 +343,7 @@ func (j *joined) Check(ctx context.Context) (Status, error) {
 	soon := Status{Accepted: true, Next: time.Now().Add(time.Second)}
 	// A call of this age that has neither a [storage.Item] nor an end in the log was lost with its
 	// instance or box.
-	undecided := j.manager.limits.AcceptBy + 5*time.Second
+	undecided := acceptBy + 5*time.Second
 	if !errors.Is(err, storage.NotFound) || time.Since(j.call.At) < undecided {
 		return soon, storage.IgnoreNotFound(err)
 	}
@@ -353,9 +353,9 @@ func (j *joined) Check(ctx context.Context) (Status, error) {
 }
 
 // joinEnd waits for the end of the earlier call, and returns it as the only event. After
-// [Limits.AcceptBy] it returns [StillRunning].
+// acceptBy it returns [StillRunning].
 func (c *Call) joinEnd(ctx context.Context) ([]storage.Event, error) {
-	j, end := c.joined, c.begun.Add(c.manager.limits.AcceptBy)
+	j, end := c.joined, c.begun.Add(acceptBy)
 	for {
 		page, err := c.manager.store.Wait(ctx, j.call.Session, j.call.Stream, c.after, earlier(end, c.status.Next))
 		if err != nil {

@@ -10,24 +10,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Resume continues a stream after the event with the id lastEventID (MCP 2025-11-25,
-// basic/transports, "Resumability and Redelivery"). For an event of the standalone stream, Resume
-// is [Manager.Listen]. The Call has no events and is Done for a stream that does not exist,
+// resume continues the stream of a request after an event (MCP 2025-11-25, basic/transports,
+// "Resumability and Redelivery"). The Call has no events and is Done for a stream that does not exist,
 // belongs to another session, or is too old.
 //
-// Errors: Invalid (*EventIDError), NotFound (session), Unavailable; those of Listen.
-func (h *Manager) Resume(ctx context.Context, c Caller, id storage.ID, lastEventID string) (*Call, error) {
-	from, err := storage.ParseEventID(lastEventID)
-	if err != nil {
-		return nil, err
-	}
-	if from.Stream == storage.Standalone {
-		return h.Listen(ctx, c, id, lastEventID)
-	}
-	u, err := h.use(ctx, c, id)
-	if err != nil {
-		return nil, err
-	}
+// Errors: Unavailable.
+func (u *use) resume(ctx context.Context, from storage.EventID) (*Call, error) {
+	h := u.manager
 	call := &Call{
 		manager: h, session: u.session.ID, stream: from.Stream, after: from.Index, begun: time.Now(), polls: pollsOf(from.Nonce) + 1,
 	}

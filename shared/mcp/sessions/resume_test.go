@@ -59,7 +59,7 @@ func TestAClientThatHasReadFurtherThanTheLogGetsAnError(t *testing.T) {
 		}
 		t.Run(name, func(t *testing.T) {
 			h, store, id := listening(t)
-			call, err := h.Resume(t.Context(), someone, id, lose(t, store, record(t, store, id)).String())
+			call, err := h.Listen(t.Context(), someone, id, lose(t, store, record(t, store, id)).String())
 			commontest.OK(t, err)
 			gets(t, next(t, call, 0))
 		})
@@ -74,7 +74,7 @@ func TestAClientThatComesBackJustAsItsCallEndsGetsTheResult(t *testing.T) {
 			Session: id, Stream: stream, First: 1, Gen: 1, Seq: 1, Final: true, Events: [][]byte{[]byte("the result")}, Expires: time.Now().Add(time.Hour),
 		}))
 	}}, sessions.Limits{})
-	call, err := h.Resume(t.Context(), someone, id, storage.EventID{Stream: stream}.String())
+	call, err := h.Listen(t.Context(), someone, id, storage.EventID{Stream: stream}.String())
 	commontest.OK(t, err)
 	if call.Done() {
 		t.Fatal("the client is told that nothing more comes, and has no result")

@@ -193,7 +193,7 @@ func (h *Manager) Reattach(ctx context.Context, c Caller, stream storage.StreamI
 	if err != nil {
 		return nil, nil, err
 	}
-	if call, err = h.Resume(ctx, c, u.session.ID, storage.EventID{Stream: stream, Index: after}.String()); call != nil {
+	if call, err = u.resume(ctx, storage.EventID{Stream: stream, Index: after}); call != nil {
 		call.params = u.session.Params
 	}
 	return call, u.session.ServerInfo, err

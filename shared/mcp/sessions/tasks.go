@@ -135,6 +135,6 @@ func (r *Recalled) Answer(ctx context.Context, responses ...[]byte) error {
 
 // PaceAt returns how long a client should wait before it asks again for a task of this age: a tenth of
 // the age, but at least Pace and at most 60 times Pace.
-func (l Limits) PaceAt(age time.Duration) time.Duration {
-	return min(max(age/10, l.Pace), 60*l.Pace).Round(time.Millisecond)
+func PaceAt(age time.Duration) time.Duration {
+	return min(max(age/10, Pace), 60*Pace).Round(time.Millisecond)
 }
