@@ -34,15 +34,6 @@ type catalogEntry struct {
 	URL  string `json:"url"`
 }
 
-// MediaType returns the media type of the answer, for transport.Document.
-func (catalog) MediaType() string { return catalogType }
-
-// card is a server card: a server.json with another schema, and with protocol versions.
-type card struct{ server }
-
-// MediaType returns the media type of the answer, for transport.Document.
-func (card) MediaType() string { return cardType }
-
 // IsCard reports whether [Registry.Cards] answers requests for a path.
 func IsCard(path string) bool {
 	_, ok := cardOf(path)
@@ -57,27 +48,28 @@ func cardOf(path string) (name string, ok bool) {
 }
 
 // Cards returns the catalog of the servers in the argument may. If r asks for the card of one of them,
-// Cards returns that card. Cards wakes no server.
-func (g Registry) Cards(r *http.Request, base string, may []sessions.Caller) (any, error) {
+// Cards returns that card: a server.json with another schema, and with protocol versions. Cards wakes
+// no server.
+func (g Registry) Cards(r *http.Request, base string, may []sessions.Caller) (media string, answer any, err error) {
 	base = strings.TrimSuffix(cmp.Or(g.PublicURL, base), "/")
 	if r.URL.Path == CatalogPath {
-		return catalogOf(base, may), nil
+		return catalogType, catalogOf(base, may), nil
 	}
 	name, _ := cardOf(r.URL.Path)
 	i := slices.IndexFunc(may, func(c sessions.Caller) bool { return c.Server.Name == name })
 	if i < 0 {
-		return nil, storage.Errorf(storage.NotFound, "there is no server %.100s for you", name)
+		return "", nil, storage.Errorf(storage.NotFound, "there is no server %.100s for you", name)
 	}
 	all, err := g.describe(r.Context(), base, may[i:i+1])
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
-	c := card{all[0].Server}
+	c := all[0].Server
 	c.Schema = cardSchema
 	// Dormouse serves every server in all versions. 2024-11-05 is left out, because it does not
 	// have the transport streamable-http.
 	c.Remotes[0].Versions = append([]string{wire.V20260728}, slices.DeleteFunc(wire.LegacyVersions(), func(v string) bool { return v == wire.V20241105 })...)
-	return c, nil
+	return cardType, c, nil
 }
 
 func catalogOf(base string, may []sessions.Caller) catalog {

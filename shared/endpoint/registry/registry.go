@@ -61,7 +61,12 @@ type metadata struct {
 }
 
 // Answer is the transport.Document for paths below [Prefix]. Errors: NotFound, Invalid, Unavailable.
-func (g Registry) Answer(r *http.Request, base string, may []sessions.Caller) (any, error) {
+func (g Registry) Answer(r *http.Request, base string, may []sessions.Caller) (media string, answer any, err error) {
+	answer, err = g.answer(r, base, may)
+	return wire.MediaJSON, answer, err
+}
+
+func (g Registry) answer(r *http.Request, base string, may []sessions.Caller) (any, error) {
 	base = strings.TrimSuffix(cmp.Or(g.PublicURL, base), "/")
 	path := strings.TrimSuffix(strings.TrimPrefix(r.URL.Path, Prefix), "/")
 	if path == "servers" {

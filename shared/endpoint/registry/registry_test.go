@@ -76,7 +76,7 @@ func (p page) names() (names []string) {
 // get decodes the answer to a path below /registry/v0.1/.
 func (p *published) get(path string, into any) error {
 	p.t.Helper()
-	answer, err := p.Answer(httptest.NewRequestWithContext(p.t.Context(), "GET", registry.Prefix+path, nil), p.base, p.may)
+	_, answer, err := p.Answer(httptest.NewRequestWithContext(p.t.Context(), "GET", registry.Prefix+path, nil), p.base, p.may)
 	if err != nil {
 		return err
 	}
@@ -200,14 +200,14 @@ func TestACardSaysHowToConnect(t *testing.T) {
 		"/weather/mcp/server-card": {`{"$schema":"https://static.modelcontextprotocol.io/schemas/v1/server-card.schema.json","name":"com.example.mcp/weather","title":"Weather","description":"Forecasts","version":"1.2.3",` +
 			`"remotes":` + remote + `,"supportedProtocolVersions":["2026-07-28","2025-11-25","2025-06-18","2025-03-26"]}]}`, "application/mcp-server-card+json"},
 	} {
-		answer, err := p.Cards(httptest.NewRequestWithContext(t.Context(), "GET", path, nil), p.base, p.may)
+		media, answer, err := p.Cards(httptest.NewRequestWithContext(t.Context(), "GET", path, nil), p.base, p.may)
 		commontest.OK(t, err)
 		raw, err := json.Marshal(answer)
 		commontest.OK(t, err)
 		commontest.SameIn(t, path, want[0], string(raw))
-		commontest.EqualIn(t, path, want[1], answer.(interface{ MediaType() string }).MediaType())
+		commontest.EqualIn(t, path, want[1], media)
 	}
-	if _, err := p.Cards(httptest.NewRequestWithContext(t.Context(), "GET", "/none/mcp/server-card", nil), p.base, p.may); storage.CodeOf(err) != storage.NotFound {
+	if _, _, err := p.Cards(httptest.NewRequestWithContext(t.Context(), "GET", "/none/mcp/server-card", nil), p.base, p.may); storage.CodeOf(err) != storage.NotFound {
 		t.Error(err)
 	}
 	for path, want := range map[string]bool{registry.CatalogPath: true, "/a.b/mcp/server-card": true, "/mcp/server-card": false, "/a/b/mcp/server-card": false, "/a/mcp": false, "a/mcp/server-card": false} {

@@ -14,6 +14,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
@@ -168,7 +169,9 @@ func (m *told) Spent(a storage.Account) storage.Spent {
 }
 
 func TestARequestIsCountedWhenItHasEnded(t *testing.T) {
-	document := func(*http.Request, string, []sessions.Caller) (any, error) { return "a document", nil }
+	document := func(*http.Request, string, []sessions.Caller) (string, any, error) {
+		return wire.MediaJSON, "a document", nil
+	}
 	count := func(w *world, by func() http.Handler, r *http.Request) (storage.Account, *answer) {
 		t.Helper()
 		m := &told{}

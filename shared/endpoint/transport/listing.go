@@ -5,15 +5,13 @@ import (
 	"net/http"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
-	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // Document answers a GET about servers. The argument base is the URL of the endpoint, taken from the
 // request. The argument callers has the caller once for each server that it may use, in the order of
-// [Options].Names. The endpoint encodes the answer as JSON. An answer with a method MediaType is sent as
-// that type.
-type Document func(r *http.Request, base string, callers []sessions.Caller) (answer any, err error)
+// [Options].Names. The endpoint encodes the answer as JSON, and sends it as the type media.
+type Document func(r *http.Request, base string, callers []sessions.Caller) (media string, answer any, err error)
 
 // Listing returns a handler for a document. As for a message, the handler checks Host, Origin and
 // caller, and logs the request. An error becomes {"error": text}, which is the form of the MCP registry.
@@ -52,7 +50,7 @@ func (x *exchange) list(of Document) error {
 		}
 		defer release()
 	}
-	answer, err := of(x.r, ownURL(x.r, ""), may)
+	media, answer, err := of(x.r, ownURL(x.r, ""), may)
 	if err != nil {
 		return err
 	}
@@ -61,10 +59,6 @@ func (x *exchange) list(of Document) error {
 		return err
 	}
 	x.w.Header().Set("Cache-Control", "no-store")
-	media := wire.MediaJSON
-	if t, ok := answer.(interface{ MediaType() string }); ok {
-		media = t.MediaType()
-	}
 	x.document(http.StatusOK, media, body)
 	return nil
 }
@@ -87,23 +81,16 @@ func (x *exchange) mayUse() (may []sessions.Caller, err error) {
 		}
 	}
 	switch storage.CodeOf(err) {
-	case "":
-		return may, nil
 	case storage.Forbidden:
 		return nil, nil
 	case storage.Unauthenticated:
 		x.w.Header().Set("WWW-Authenticate", "Bearer")
-		return nil, err
-	default:
-		return nil, err
 	}
+	return may, err
 }
 
 func (x *exchange) refuseList(err error) {
 	p := x.failed(err)
-	body, err := json.Marshal(map[string]string{"error": p.rpc.Message})
-	if err != nil {
-		body = nil // strings always marshal
-	}
+	body, _ := json.Marshal(map[string]string{"error": p.rpc.Message}) // strings always marshal
 	x.json(p.status, body)
 }
