@@ -131,17 +131,11 @@ func (h *hider) copy(d *json.Decoder, out *bytes.Buffer) error {
 			out.WriteString(text)
 		}
 	default: // true, false and null
-		return json.NewEncoder(trimmed{out}).Encode(v)
+		text, err := json.Marshal(v)
+		out.Write(text)
+		return err
 	}
 	return nil
-}
-
-// trimmed is a buffer to which an encoder writes without its line break.
-type trimmed struct{ *bytes.Buffer }
-
-func (t trimmed) Write(p []byte) (int, error) {
-	_, _ = t.Buffer.Write(bytes.TrimSuffix(p, []byte("\n")))
-	return len(p), nil
 }
 
 // plain hides secrets in a text that it does not decode.

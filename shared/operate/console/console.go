@@ -199,14 +199,20 @@ func (c *Console) signIn(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	v := visitor{Key: strings.TrimSpace(shown.Key)}
-	c.API(false).ServeHTTP(letting{w, func() { c.door.let(w, r, v) }}, v.introduces(r))
+	answer := c.introduce(w, r, v)
+	if answer.status == http.StatusOK {
+		c.door.let(w, r, v)
+	}
+	answer.pass()
 }
 
-// introduces returns the request that asks the API who a visitor is.
-func (v visitor) introduces(r *http.Request) *http.Request {
+// introduce asks the API who a visitor is.
+func (c *Console) introduce(w http.ResponseWriter, r *http.Request, v visitor) *held {
 	ask := r.Clone(r.Context())
 	ask.Method, ask.URL.Path, ask.URL.RawQuery, ask.Body, ask.ContentLength = http.MethodGet, api.Prefix, "", http.NoBody, 0
-	return v.shows(ask)
+	answer := &held{ResponseWriter: w, status: http.StatusOK, head: http.Header{}}
+	c.API(false).ServeHTTP(answer, v.shows(ask))
+	return answer
 }
 
 // entry gives the holder of an API key a link that signs in with the rights of this key. Web pages get
@@ -222,8 +228,7 @@ func (c *Console) entry(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	v := visitor{Key: strings.TrimSpace(key)}
-	answer := &held{ResponseWriter: w, status: http.StatusOK, head: http.Header{}}
-	c.API(false).ServeHTTP(answer, v.introduces(r))
+	answer := c.introduce(w, r, v)
 	if answer.status != http.StatusOK {
 		answer.pass()
 		return
@@ -233,9 +238,15 @@ func (c *Console) entry(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusServiceUnavailable, storage.Unavailable, "the store did not answer; try again")
 		return
 	}
+	send(w, http.StatusOK, e)
+}
+
+// send answers in JSON.
+func send(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
-	_ = json.NewEncoder(w).Encode(e) // the caller may be gone
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(body) // the visitor may be gone
 }
 
 // held is a response that is sent only when pass is called.
@@ -256,19 +267,6 @@ func (h *held) pass() {
 	maps.Copy(h.ResponseWriter.Header(), h.head)
 	h.ResponseWriter.WriteHeader(h.status)
 	_, _ = h.ResponseWriter.Write(h.body.Bytes()) // the caller may be gone
-}
-
-// letting is a ResponseWriter that sets the visitor's cookie if the status is 200.
-type letting struct {
-	http.ResponseWriter
-	let func() // sets the cookie
-}
-
-func (l letting) WriteHeader(status int) {
-	if status == http.StatusOK {
-		l.let()
-	}
-	l.ResponseWriter.WriteHeader(status)
 }
 
 func (c *Console) signOut(w http.ResponseWriter, r *http.Request) {
@@ -313,8 +311,5 @@ func (c *Console) mcp(w http.ResponseWriter, r *http.Request) {
 func refuse(w http.ResponseWriter, status int, code storage.Code, message string) {
 	var f api.Failure
 	f.Error.Code, f.Error.Message = string(code), message
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store")
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(f) // the visitor may be gone
+	send(w, status, f)
 }
