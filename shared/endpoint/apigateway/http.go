@@ -48,7 +48,7 @@ func HTTP(h http.Handler, log *slog.Logger) func(context.Context, events.APIGate
 // request makes the HTTP request of an event.
 func request(ctx context.Context, event events.APIGatewayProxyRequest) (*http.Request, error) {
 	if event.HTTPMethod == "" {
-		return nil, errors.New("event is not one of a REST API: " + origin(event.RequestContext))
+		return nil, errors.New("event is not one of a REST API: clients call the URL of the stack, and this function needs no schedule or warmer")
 	}
 	prefix, path := Place(event)
 	event.Path = path
@@ -66,19 +66,6 @@ func request(ctx context.Context, event events.APIGatewayProxyRequest) (*http.Re
 		r.Header.Set(transport.HeaderPrefix, prefix)
 	}
 	return r.WithContext(storage.WithAddress(ctx, event.RequestContext.Identity.SourceIP)), nil
-}
-
-// origin says where an event without a method may come from. In events of HTTP APIs and function URLs
-// (payload format 2.0) the method is elsewhere, but they have a DomainName.
-func origin(c events.APIGatewayProxyRequestContext) string {
-	switch {
-	case strings.Contains(c.DomainName, ".lambda-url."):
-		return "a function URL sends it (payload 2.0); clients call the URL of the stack"
-	case c.DomainName != "":
-		return "an HTTP API sends it (payload 2.0); use the REST API of the stack"
-	default:
-		return "a schedule, a warmer or a test invokes this function, which needs none of them"
-	}
 }
 
 // Place returns the path that an event asks for, and the prefix that clients write before it. At a

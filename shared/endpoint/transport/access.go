@@ -63,11 +63,10 @@ func (o *Options) permit(c sessions.Caller, address string, msgs []wire.Message)
 	p := refusal(http.StatusForbidden, storage.Forbidden, codeForbidden, problemOf(err).rpc.Message)
 	p.cause = err
 	var lacks interface{ Wanted() []string }
-	if !errors.As(err, &lacks) {
-		return p
-	}
-	p.rpc.Data = map[string]string{
-		"error": "insufficient_scope", "scope": strings.Join(lacks.Wanted(), " "), "resource_metadata": o.SignIn.MetadataURL(address),
+	if errors.As(err, &lacks) {
+		p.rpc.Data = map[string]string{
+			"error": "insufficient_scope", "scope": strings.Join(lacks.Wanted(), " "), "resource_metadata": o.SignIn.MetadataURL(address),
+		}
 	}
 	return p
 }
@@ -92,12 +91,10 @@ func refusedAll(msgs []wire.Message, err *wire.Error) (answers [][]byte) {
 // them, or is the endpoint's answer to a single request. Otherwise it returns nil. It is for HTTP+SSE
 // and WebSocket, where an HTTP status would end the session of some clients.
 func (c *called) refused(msgs []wire.Message, batch bool, err error) (answers [][]byte) {
-	var p *problem
+	p, ours := errors.AsType[*problem](err)
 	rpc := answerOf(err)
 	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &p) && (p.rpc.Code == codeForbidden || p.status == http.StatusOK):
+	case ours && (p.rpc.Code == codeForbidden || p.status == http.StatusOK):
 		return refusedAll(msgs, p.rpc)
 	case storage.CodeOf(err) == storage.Busy:
 		return busyAll(msgs, err, false)

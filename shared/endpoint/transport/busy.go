@@ -34,10 +34,7 @@ func busy(m wire.Message, err error, modern bool) []byte {
 	if modern {
 		result.Type = "complete"
 	}
-	body, err := json.Marshal(result)
-	if err != nil {
-		return wire.ErrorResponse(m.ID, p.rpc) // cannot happen: result holds only strings, numbers and booleans
-	}
+	body, _ := json.Marshal(result) // strings, numbers and booleans always marshal
 	return wire.ResultResponse(m.ID, body)
 }
 
@@ -54,8 +51,8 @@ type limit struct {
 }
 
 func limitOf(err error) limit {
-	var l *storage.Limited
-	if !errors.As(err, &l) {
+	l, ok := errors.AsType[*storage.Limited](err)
+	if !ok {
 		return limit{Kind: "room", Seconds: 1}
 	}
 	return limit{l.Kind, l.Scope, max(1, int((l.After+time.Second-1)/time.Second))}
@@ -65,8 +62,8 @@ func limitOf(err error) limit {
 // allows. The endpoint answers a flood with 429, which ends the sessions of some clients, or
 // closes its WebSocket.
 func flood(err error) bool {
-	var l *storage.Limited
-	return errors.As(err, &l) && l.Flood
+	l, ok := errors.AsType[*storage.Limited](err)
+	return ok && l.Flood
 }
 
 func busyAll(msgs []wire.Message, err error, modern bool) (answers [][]byte) {

@@ -85,15 +85,14 @@ func notAllowed(allow, message string) *problem {
 
 // problemOf returns the answer to an error. All texts of the answer are meant for clients.
 func problemOf(err error) *problem {
-	var p *problem
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*problem](err); ok {
 		return p
 	}
-	var known *storage.Error
-	var rpc *wire.Error
+	_, known := errors.AsType[*storage.Error](err)
+	rpc, answered := errors.AsType[*wire.Error](err)
 	switch {
-	case errors.As(err, &known): // the answer has the code and the text of this error, not of its cause
-	case errors.As(err, &rpc):
+	case known: // the answer has the code and the text of this error, not of its cause
+	case answered:
 		return &problem{status: http.StatusBadRequest, code: storage.Invalid, rpc: rpc}
 	case errors.Is(err, context.Canceled):
 		return refusal(http.StatusInternalServerError, storage.Unknown, wire.CodeOutcomeUnknown, clientGone)
@@ -102,7 +101,7 @@ func problemOf(err error) *problem {
 	}
 	code := storage.CodeOf(err)
 	status, number := table(code)
-	p = refusal(status, code, number, text(err, code))
+	p := refusal(status, code, number, text(err, code))
 	if status == http.StatusMethodNotAllowed {
 		p.allow = methodsNoGet
 	}
@@ -121,23 +120,22 @@ func logged(err error, p *problem) error {
 // answerOf returns err as a *wire.Error if it is the answer that an endpoint has given to a
 // request, otherwise nil.
 func answerOf(err error) (answer *wire.Error) {
-	var known *storage.Error
-	if errors.As(err, &known) || !errors.As(err, &answer) {
-		return nil
+	if _, known := errors.AsType[*storage.Error](err); !known {
+		answer, _ = errors.AsType[*wire.Error](err)
 	}
 	return answer
 }
 
 // text returns the part of an error that a client may read.
 func text(err error, code storage.Code) string {
-	var known *storage.Error
-	var id *storage.EventIDError
+	known, told := errors.AsType[*storage.Error](err)
+	id, malformed := errors.AsType[*storage.EventIDError](err)
 	switch {
 	case code == storage.Internal:
 		return "internal error; it has been logged"
-	case errors.As(err, &known):
+	case told:
 		return known.Message
-	case errors.As(err, &id):
+	case malformed:
 		return id.Error()
 	case code == storage.Unauthenticated:
 		return "the request is not authenticated; send an Authorization header"

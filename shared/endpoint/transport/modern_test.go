@@ -12,11 +12,10 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/endpoint/transport"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
-func newSealer(t *testing.T) transport.Sealer {
+func newSealer(t *testing.T) *storage.Sealer {
 	t.Helper()
 	s, err := bridge.NewSealer([]byte(strings.Repeat("k", 32)))
 	commontest.OK(t, err)

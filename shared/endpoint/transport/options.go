@@ -73,7 +73,7 @@ type Options struct {
 	Limit time.Duration
 	// Sealer seals the requestState that modern clients get, and the names of tasks. nil: a
 	// server's questions to modern clients are refused, and there are no tasks.
-	Sealer Sealer
+	Sealer *storage.Sealer
 	// MaxBody bounds the body of a POST in bytes; 4 MiB.
 	MaxBody int64
 	// ShowErrors makes the log lines of failed calls repeat what the server answered. Set it where the
@@ -159,13 +159,6 @@ type SignIn interface {
 	Permit(who storage.Identity, server string, tools []string) error
 	// MetadataURL returns the URL at which clients get the Metadata of an address.
 	MetadataURL(address string) string
-}
-
-// Sealer encrypts and authenticates data that a client gets and sends back. storage.Sealer is
-// one.
-type Sealer interface {
-	Seal(plain []byte) string
-	Open(sealed string) (plain []byte, ok bool)
 }
 
 // Group is several servers at one address:

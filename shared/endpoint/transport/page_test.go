@@ -41,7 +41,7 @@ func TestABrowserGetsAPage(t *testing.T) {
 		{"/mcp", "", 200, []string{"<h1>All servers</h1>", `<a href="/pushy/mcp">pushy</a>`, "claude mcp add --transport http dormouse http://localhost/mcp"}, "API key", ""},
 		{"/quiet/mcp", "Bearer nobody", 401, []string{`dormouse keys create NAME`, "Its tools are shown to those who may use it", `href="cursor://`}, "pushy", ""},
 		{"/weather/mcp", "", 503, []string{`WEATHER_KEY is not set (servers.json:14:32)`}, "claude mcp", ""},
-		{"/quit/mcp", "", 404, []string{`there is no server quit (did you mean quiet?); there are quiet, pushy, known`}, "claude mcp", ""},
+		{"/quit/mcp", "", 404, []string{`there is no server quit; there are quiet, pushy, known`}, "claude mcp", ""},
 		{"/%3Cscript%3E/mcp", "", 404, []string{`there is no server &lt;script&gt;; there are`}, "claude mcp", ""},
 		{"/quiet/mcp", "", 200, []string{"https://localhost/quiet/mcp"}, "http://localhost", "https"},
 	} {
@@ -107,7 +107,7 @@ func TestUnknownServerIsAnsweredWithTheNamesThatTheCallerMayUse(t *testing.T) {
 			status int
 			says   string
 		}{
-			{"owner's other", 404, "there is no server puhsy (did you mean pushy?); there are quiet, pushy, known"},
+			{"owner's other", 404, "there is no server puhsy; there are quiet, pushy, known"},
 			{"elsewhere", 403, "this API key is not for puhsy; it is for quiet"},
 			{"unknown", 401, "this API key is unknown, revoked or expired"},
 		} {

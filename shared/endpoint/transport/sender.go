@@ -69,11 +69,11 @@ func keyOf(credential string) string {
 // up. It returns "" for other errors, and for a call that needs an account at a third party that
 // its user has not connected.
 func refusalOf(err error) string {
-	var lacks *storage.NotConnected
-	if err == nil || errors.As(err, &lacks) {
+	_, lacks := errors.AsType[*storage.NotConnected](err)
+	switch {
+	case err == nil || lacks:
 		return ""
-	}
-	if storage.CodeOf(err) == storage.Busy {
+	case storage.CodeOf(err) == storage.Busy:
 		return limitOf(err).Kind
 	}
 	switch problemOf(err).status {

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dormouse-mcp/dormouse/shared/config/suggest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -23,15 +22,11 @@ func (o *Options) unknown(r *http.Request, name, fallback string) string {
 	if len(names) == 0 {
 		return fallback
 	}
-	text := "there is no server " + wire.Clip(name)
-	if near := suggest.Of(name, names, 1+len(name)/3); near != "" {
-		text += " (did you mean " + near + "?)"
-	}
 	more := ""
 	if n := len(names) - mostNamed; n > 0 {
 		names, more = names[:mostNamed], fmt.Sprintf(" and %d more", n)
 	}
-	return text + "; there are " + strings.Join(names, ", ") + more
+	return "there is no server " + wire.Clip(name) + "; there are " + strings.Join(names, ", ") + more
 }
 
 // usable returns the names of the servers that the sender of a request may use, in the order
