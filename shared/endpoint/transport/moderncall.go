@@ -160,11 +160,7 @@ func (g *gathering) due(turn *bridge.Turn) time.Time {
 		g.newest = now
 	}
 	g.questions = n
-	due, last := g.newest.Add(questionPause), g.first.Add(questionsWithin)
-	if last.Before(due) {
-		return last
-	}
-	return due
+	return earlier(g.newest.Add(questionPause), g.first.Add(questionsWithin))
 }
 
 // answer sends the outcome of a call. A client that closes the response cancels the call, unless the

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -187,12 +188,9 @@ func honoured(out *reply, subscription *sessions.Call, uris []string) ([]string,
 // of the subscription's stream, "-", and the index of the request.
 func numbered(e storage.Event, stream storage.StreamID) (i int, ok bool) {
 	id, _ := wire.String(wire.Lookup(e.Raw, "id"))
-	prefix := string(stream) + "-"
-	if !isResponse(e.Raw) || len(id) <= len(prefix) || id[:len(prefix)] != prefix {
-		return 0, false
-	}
-	i, err := strconv.Atoi(id[len(prefix):])
-	return i, err == nil && i >= 0
+	index, ours := strings.CutPrefix(id, string(stream)+"-")
+	i, err := strconv.Atoi(index)
+	return i, ours && isResponse(e.Raw) && err == nil && i >= 0
 }
 
 // unsubscribe cancels a subscription, even if the client has gone.

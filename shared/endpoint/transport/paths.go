@@ -62,22 +62,27 @@ const (
 	resourceMetadata = "/.well-known/oauth-protected-resource"
 )
 
-// queried returns an address as the client wrote it: with the slash at the end of path, if any, and with
-// the query.
-func queried(r *http.Request, address, path string) string {
-	if strings.HasSuffix(path, "/") {
-		address += "/"
+// addressOf returns the address of the server or group to which a path belongs, as the client wrote it:
+// with the slash at its end, if any, and with the query. For /<server>/message it returns the address of
+// the event stream, /<server>/sse, and for /<server>/ticket /<server>/mcp.
+func addressOf(r *http.Request, path string) string {
+	address := strings.TrimSuffix(path, "/")
+	if begin, ok := strings.CutSuffix(address, "/message"); ok {
+		return begin + "/sse"
+	}
+	if begin, ok := strings.CutSuffix(address, "/ticket"); ok {
+		return begin + "/mcp"
 	}
 	// Leave out a query that would change in a header or in JSON.
 	plain := func(c rune) bool { return c > ' ' && c <= '~' && !strings.ContainsRune(`"\<>`, c) }
 	q := r.URL.RawQuery
 	if q != "" && len(q) <= maxQuery && strings.IndexFunc(q, func(c rune) bool { return !plain(c) }) < 0 {
-		address += "?" + q
+		path += "?" + q
 	}
-	return address
+	return path
 }
 
-// maxQuery is the longest query that queried repeats, in bytes.
+// maxQuery is the longest query that addressOf repeats, in bytes.
 const maxQuery = 512
 
 // HeaderPrefix is the header with the part of a path that a gateway or a proxy has taken off, such as
@@ -92,27 +97,4 @@ func prefix(r *http.Request) string {
 		return ""
 	}
 	return path
-}
-
-// addressOf returns the address of the server or group to which a path belongs: for /<server>/message
-// that of the event stream, /<server>/sse, and for /<server>/ticket /<server>/mcp.
-func addressOf(r *http.Request, path string) string {
-	if _, resource, ok := groupOf(path); ok {
-		address := strings.TrimSuffix(path, "/")
-		switch begin := strings.TrimSuffix(address, resource); resource {
-		case "message":
-			return begin + "sse"
-		case "ticket":
-			return begin + "mcp"
-		}
-		return queried(r, address, path)
-	}
-	server, resource, _ := split(path)
-	switch resource {
-	case "message":
-		return "/" + server + "/sse"
-	case "ticket":
-		return "/" + server + "/mcp"
-	}
-	return queried(r, "/"+server+"/"+resource, path)
 }
