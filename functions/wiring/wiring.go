@@ -90,8 +90,8 @@ type Function struct {
 	Store    storage.Store // Meter counts its use
 	Relay    relayserver.Config
 	Auth     apikey.Authenticator
-	SignIn   SignIn // tells clients where to get the tokens that Auth accepts; nil if it accepts none
-	Users    Users  // finds users who have signed in to the console; nil if nobody can
+	SignIn   SignIn                 // tells clients where to get the tokens that Auth accepts; nil if it accepts none
+	Users    *resourceserver.Issued // finds users who have signed in to the console; nil if nobody can
 	Tickets  *apikey.Tickets
 	States   *storage.Sealer // encrypts the state that clients of MCP 2026-07-28 send back with the answer to a question
 	Log      *slog.Logger
@@ -113,11 +113,6 @@ type SignIn interface {
 	Tools(who storage.Identity, server string) storage.ToolFilter
 	Permit(who storage.Identity, server string, tools []string) error
 	MetadataURL(address string) string
-}
-
-// Users has the methods of api.Users. This package does not link api.
-type Users interface {
-	Operator(ctx context.Context, token string) (storage.Identity, storage.Role, error)
 }
 
 // New returns a Function. It returns an error if a secret is too short, or if Access, the limits or

@@ -82,7 +82,7 @@ func (b *grants) issue(g storage.Grant, rules, scopes []string, refresh string) 
 		Grant:     g.ID, Tenant: g.Tenant, Principal: g.Principal, Server: g.Server, Scopes: scopes, Expires: now.Add(resourceserver.AccessLife).Unix(),
 		Props: withClient(g.Props, g.Client, scopes),
 	}
-	if resourceserver.Carries(g.Server) {
+	if resourceserver.IsGroup(g.Server) {
 		t.Claims = g.Claims
 	}
 	return tokens{resourceserver.SealToken(b.seals[forAccess], t), "Bearer", int64(resourceserver.AccessLife.Seconds()), refresh, strings.Join(scopes, " ")}

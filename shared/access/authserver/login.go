@@ -171,7 +171,7 @@ func (b *Server) identify(req request, claims map[string]any) (code, error) {
 	for _, rule := range b.settings.ToolRules(req.Server, claims) {
 		size += len(rule)
 	}
-	if resourceserver.Carries(req.Server) {
+	if resourceserver.IsGroup(req.Server) {
 		size += len(c.Claims)
 	}
 	if len(c.Claims) > most || size > most {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/webpage"
@@ -50,7 +51,7 @@ func (b *Server) exchangeKey(r *http.Request, f url.Values) (tokens, error) {
 }
 
 // holder returns the identity of a key that may use at least one of the servers.
-func holder(ctx context.Context, keys Keys, key string, servers []string) (who storage.Identity, err error) {
+func holder(ctx context.Context, keys *apikey.Keys, key string, servers []string) (who storage.Identity, err error) {
 	for _, server := range servers {
 		if who, err = keys.Verify(ctx, key, server); storage.CodeOf(err) != storage.Forbidden {
 			break
@@ -133,7 +134,7 @@ func (b *Server) exchangeAssertion(r *http.Request, f url.Values) (tokens, error
 		ID: idText(sum("assertion " + a.Issuer + " " + a.ID))[:handleChars], Tenant: person.Tenant, Principal: person.Principal, Server: server, Scopes: scopes,
 		Client: who.id, Name: who.name, Props: person.Props, Created: now, Rotated: now, Expires: now.Add(resourceserver.AccessLife + time.Minute),
 	}
-	if resourceserver.Carries(server) {
+	if resourceserver.IsGroup(server) {
 		if g.Claims, err = json.Marshal(b.settings.Relevant(g.Server, claims)); err != nil {
 			return tokens{}, err
 		}

@@ -36,6 +36,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/webpage"
@@ -47,12 +48,6 @@ type Store interface {
 	storage.Values
 }
 
-// Keys verifies API keys, which programs exchange for tokens.
-type Keys interface {
-	// Verify returns the identity of a key that may use a server.
-	Verify(ctx context.Context, key, server string) (storage.Identity, error)
-}
-
 // Config configures a [Server]. Settings, Servers, Store, Keys and Secret are required.
 type Config struct {
 	resourceserver.Settings
@@ -60,7 +55,7 @@ type Config struct {
 	// Served reports whether clients may ask for a server. nil: they may ask for each.
 	Served func(server string) bool
 	Store  Store
-	Keys   Keys
+	Keys   *apikey.Keys // verifies API keys, which programs exchange for tokens
 	// Secret seals the data that clients and browsers carry. The server also opens data
 	// that was sealed with one of Others.
 	Secret []byte
@@ -87,7 +82,7 @@ type Server struct {
 	grants
 	browsers
 	store     Store
-	keys      Keys
+	keys      *apikey.Keys
 	login     Login
 	signedIn  func(ctx context.Context, who storage.Identity, server string, t Token) error
 	companies map[string]*resourceserver.Assertions // issuers of assertions, by their URLs
@@ -201,11 +196,9 @@ func (b *Server) Serves(path string) bool {
 func (b *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	begun := time.Now()
 	err := b.serve(w, r)
-	var refused *refusal
-	if err != nil && !errors.As(err, &refused) {
-		refused = internal(err)
-	}
-	if refused != nil {
+	refused, _ := errors.AsType[*refusal](err)
+	if err != nil {
+		refused = cmp.Or(refused, internal(err))
 		b.refuse(w, r, refused)
 	}
 	attrs := []any{"method", r.Method, "path", r.URL.Path, "duration_ms", time.Since(begun).Milliseconds()}

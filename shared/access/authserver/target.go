@@ -31,17 +31,12 @@ func (b *targets) has(name string) bool {
 	return group || slices.Contains(b.servers, name)
 }
 
-// isOrigin reports whether a resource is the public URL without a path, which some clients send.
-// Such a resource counts as none.
-func (b *targets) isOrigin(resource string) bool {
-	origin, _, _ := strings.Cut(resource, "?")
-	return strings.EqualFold(strings.TrimSuffix(origin, "/"), b.settings.PublicURL)
-}
-
-// resource returns the server or group that a request's resource names; "" if it names none.
+// resource returns the server or group that a request's resource names; "" if it names none. Some clients
+// send the public URL without a path, which counts as none.
 func (b *targets) resource(f url.Values) (string, error) {
 	asked := f.Get("resource")
-	if asked == "" || b.isOrigin(asked) {
+	origin, _, _ := strings.Cut(asked, "?")
+	if asked == "" || strings.EqualFold(strings.TrimSuffix(origin, "/"), b.settings.PublicURL) {
 		return "", nil
 	}
 	server, ok := b.settings.Server(b.servers, asked)
@@ -78,10 +73,6 @@ func (b *targets) limit(req *request) {
 	}
 	slices.Sort(known)
 	req.Scopes = slices.Compact(known)
-}
-
-func (b *targets) offers(server, scope string) bool {
-	return slices.Contains(b.settings.Known(server, []string{scope}), scope)
 }
 
 // admits reports whether the user of a grant could still sign in, and the rules still let them use

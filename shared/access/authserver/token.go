@@ -128,7 +128,7 @@ func (b *Server) refresh(r *http.Request, f url.Values) (tokens, error) {
 	if !ok {
 		return tokens{}, badGrant()
 	}
-	scopes := strings.Fields(f.Get("scope"))
+	scopes := strings.Fields(f.Get("scope")) // those that the server does not have any more are dropped
 	g, next, err := b.rotate(r.Context(), handle, token, func(g storage.Grant) error {
 		switch {
 		case g.Client != who.id:
@@ -139,7 +139,7 @@ func (b *Server) refresh(r *http.Request, f url.Values) (tokens, error) {
 			return badGrant()
 		case server != "" && server != g.Server:
 			return bad("invalid_target", "the token is for another resource; send the resource of the sign-in")
-		case slices.ContainsFunc(scopes, func(s string) bool { return !slices.Contains(g.Scopes, s) && b.offers(g.Server, s) }):
+		case slices.ContainsFunc(b.settings.Known(g.Server, scopes), func(s string) bool { return slices.Contains(scopes, s) && !slices.Contains(g.Scopes, s) }):
 			return bad("invalid_scope", "a refresh cannot add scopes; sign in again to get more")
 		}
 		return nil

@@ -255,9 +255,7 @@ func (v *Vault) read(ctx context.Context, at place) (storage.UpstreamToken, *hel
 	}
 	if old {
 		row.Sealed = v.rows.SealFor(at.owner(), plain)
-		if err := v.config.Store.UpstreamTokens().Save(ctx, row); err == nil {
-			row.Rev++
-		} else if !errors.Is(err, storage.Conflict) {
+		if err := v.save(ctx, &row); err != nil && !errors.Is(err, storage.Conflict) {
 			v.config.Log.WarnContext(ctx, "a token could not be sealed anew", "provider", at.provider, "error", err)
 		}
 	}
@@ -304,13 +302,12 @@ func (v *Vault) renew(ctx context.Context, at place, row storage.UpstreamToken, 
 
 // claim marks a row as busy. Errors: Conflict and NotFound if another caller was first.
 func (v *Vault) claim(ctx context.Context, at place, row *storage.UpstreamToken) error {
-	busy := row.Busy
-	if row.Rev == 0 {
+	isNew, busy := row.Rev == 0, row.Busy
+	if isNew {
 		*row = at.row()
-		row.Busy, row.Expires, row.Rev = busy, busy.Add(refusedFor), 1
-		return v.config.Store.UpstreamTokens().Create(ctx, *row)
+		row.Busy = busy
 	}
-	if !row.Expires.IsZero() { // the row must still exist when the answer comes
+	if isNew || !row.Expires.IsZero() { // the row must still exist when the answer comes
 		row.Expires = busy.Add(refusedFor)
 	}
 	return v.save(ctx, row)
@@ -323,8 +320,13 @@ func messageOf(err error) string {
 	return ""
 }
 
+// save writes a row; a new one has no revision yet.
 func (v *Vault) save(ctx context.Context, row *storage.UpstreamToken) error {
-	err := v.config.Store.UpstreamTokens().Save(ctx, *row)
+	write := v.config.Store.UpstreamTokens().Save
+	if row.Rev == 0 {
+		write = v.config.Store.UpstreamTokens().Create
+	}
+	err := write(ctx, *row)
 	if err == nil {
 		row.Rev++
 	}
@@ -368,7 +370,6 @@ func (v *Vault) put(ctx context.Context, at place, t token) error {
 	}
 	for {
 		row, err := v.config.Store.UpstreamTokens().Get(ctx, at.id())
-		there := err == nil
 		switch {
 		case errors.Is(err, storage.NotFound):
 			row = at.row()
@@ -377,11 +378,7 @@ func (v *Vault) put(ctx context.Context, at place, t token) error {
 		}
 		row.Busy = time.Time{}
 		v.fill(&row, held{Value: t.Value, Refresh: t.Refresh}, t.Until)
-		if there {
-			err = v.config.Store.UpstreamTokens().Save(ctx, row)
-		} else {
-			err = v.config.Store.UpstreamTokens().Create(ctx, row)
-		}
+		err = v.save(ctx, &row)
 		if !errors.Is(err, storage.Conflict) && !errors.Is(err, storage.NotFound) {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -162,7 +163,7 @@ func Change(words []string) ([]byte, error) {
 	for _, word := range words {
 		key, value, ok := strings.Cut(word, "=")
 		if !ok || key == "" || value == "" {
-			return nil, nothing(word)
+			return nil, storage.Errorf(storage.Invalid, "%q sets nothing; write KEY=VALUE, such as month_usd=20 or principal=60/m", clip(word))
 		}
 		change[key] = encoded(value)
 	}

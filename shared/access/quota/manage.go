@@ -57,10 +57,6 @@ func Set(ctx context.Context, store storage.Values, tenant string, change []byte
 	return report, err
 }
 
-func nothing(word string) error {
-	return storage.Errorf(storage.Invalid, "%q sets nothing; write KEY=VALUE, such as month_usd=20 or principal=60/m", clip(word))
-}
-
 // listKey is the key of the list of tenants that have limits of their own.
 func listKey() storage.ValueKey {
 	return storage.ValueKey{Scope: storage.ValueOfServer, Name: "quota.tenants"}

@@ -39,12 +39,8 @@ func (l *Limiter) takeSlot(ctx context.Context, key storage.ValueKey, s slot, mo
 		if ok || err != nil || !time.Now().Before(until) {
 			return ok, err
 		}
-		timer := time.NewTimer(slotLook)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return false, storage.Errorf(storage.Unavailable, "the request has ended while it waited for a call to end").Because(ctx.Err())
+		if err := storage.Rest(ctx, slotLook); err != nil {
+			return false, storage.Errorf(storage.Unavailable, "the request has ended while it waited for a call to end").Because(err)
 		}
 	}
 }

@@ -21,8 +21,11 @@ func (s Settings) admit(server string, claims map[string]any) error {
 	if server == Console {
 		return s.admitToConsole(claims)
 	}
-	if isGroup(server) {
-		return s.admitAny(server, claims)
+	if IsGroup(server) {
+		if slices.ContainsFunc(s.Groups[server], func(member string) bool { return s.admit(member, claims) == nil }) {
+			return nil
+		}
+		return storage.Errorf(storage.Forbidden, "you may use no server at this address; ask its operator for access")
 	}
 	if s.Allow == nil {
 		return nil
@@ -36,13 +39,16 @@ func (s Settings) admit(server string, claims map[string]any) error {
 // Relevant returns the claims that Admit and ToolRules read for a resource, without values
 // that no rule names.
 func (s Settings) Relevant(resource string, claims map[string]any) map[string]any {
-	return s.rulesFor(resource).Relevant(claims)
+	if resource == Console {
+		return s.Roles.Relevant(claims)
+	}
+	return s.Allow.Relevant(claims)
 }
 
 // ToolRules returns the value for [storage.Identity].ToolRules: the keys of the server's [Rule].Tools
 // whose rules fit these claims. It returns nil for a group.
 func (s Settings) ToolRules(server string, claims map[string]any) []string {
-	if isGroup(server) {
+	if IsGroup(server) {
 		return nil
 	}
 	rule, _ := s.Allow.Of(server)

@@ -16,28 +16,16 @@ import (
 // address only, for the servers of the group that the user may use. A parameter for the name of a
 // server also takes the address of a group, such as "/mcp" or "/g/dev/mcp".
 
-func isGroup(name string) bool { return strings.HasPrefix(name, "/") }
+// IsGroup reports whether a name is the address of a group. Tokens for a group carry the claims of their
+// users: at each request, the rules of each server of the group decide by these claims.
+func IsGroup(name string) bool { return strings.HasPrefix(name, "/") }
 
 // Members returns the servers at the address of a group. For a server, it returns only that server.
 func (s Settings) Members(name string) []string {
-	if !isGroup(name) {
+	if !IsGroup(name) {
 		return []string{name}
 	}
 	return s.Groups[name]
-}
-
-// Carries reports whether tokens for a resource carry the claims of their users. At each
-// request, the rules of each server of a group decide by these claims.
-func Carries(name string) bool { return isGroup(name) }
-
-// admitAny checks whether a caller with these claims may use one of the servers of a group.
-func (s Settings) admitAny(group string, claims map[string]any) error {
-	for _, server := range s.Groups[group] {
-		if s.Admit(server, claims) == nil {
-			return nil
-		}
-	}
-	return storage.Errorf(storage.Forbidden, "you may use no server at this address; ask its operator for access")
 }
 
 // VerifyGroup returns the identity of a token at each of the servers that its user may use. The

@@ -31,7 +31,7 @@ type Token struct {
 	Props     []byte   `json:"d,omitempty"`
 	ToolRules []string `json:"r,omitempty"` // as in storage.Identity; nil for a token with Key, which fits all rules
 	Expires   int64    `json:"x"`           // Unix seconds
-	// Claims are the claims of the user that the rules of a group's servers read; see [Carries].
+	// Claims are the claims of the user that the rules of a group's servers read; see [IsGroup].
 	Claims json.RawMessage `json:"m,omitempty"`
 }
 

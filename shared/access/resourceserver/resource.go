@@ -29,7 +29,7 @@ func (r resources) among(audiences []string, server string) bool {
 		if slices.Contains(r.settings.Audiences[server], a) {
 			return true
 		}
-		if isGroup(server) {
+		if IsGroup(server) {
 			address := strings.TrimSuffix(server, "mcp")
 			rest, ok := strings.CutPrefix(canonical(a), canonical(r.settings.PublicURL)+address)
 			return ok && served(rest)

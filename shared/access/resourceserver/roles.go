@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dormouse-mcp/dormouse/shared/config/policy"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -64,14 +63,6 @@ func (s Settings) admitToConsole(claims map[string]any) error {
 		return storage.Errorf(storage.Forbidden, "you may not use the console; ask its operator for a role")
 	}
 	return nil
-}
-
-// rulesFor returns the rules that decide who gets a token for a resource.
-func (s Settings) rulesFor(resource string) policy.Rules {
-	if resource == Console {
-		return s.Roles
-	}
-	return s.Allow
 }
 
 // Operator returns the identity of a token for the console, and the user's role by the

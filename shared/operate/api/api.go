@@ -173,7 +173,7 @@ func New(o Options) http.Handler {
 		h.mux.Handle(r.method+" "+Prefix+r.path, r.handler(h))
 	}
 	h.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		x := &exchange{h: h, r: r, response: response{w: w}}
+		x := &exchange{h: h, r: r, w: w}
 		x.fail(storage.Errorf(storage.NotFound, "there is nothing at %s %s; docs/http-api.md lists the routes", r.Method, r.URL.Path))
 	})
 	return h.mux
@@ -234,20 +234,16 @@ func (h *handler) routes() []route {
 type exchange struct {
 	h      *handler
 	r      *http.Request
+	w      http.ResponseWriter
 	caller Caller
-	response
-}
-
-type response struct {
-	w     http.ResponseWriter
-	begun bool
-	code  int // HTTP status
+	begun  bool
+	code   int // HTTP status
 }
 
 func (rt route) handler(h *handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		begun := time.Now()
-		x := &exchange{h: h, r: r, response: response{w: w}}
+		x := &exchange{h: h, r: r, w: w}
 		limit := int64(maxBody)
 		if rt.method == http.MethodPut {
 			limit = maxPlain
@@ -283,27 +279,27 @@ func (x *exchange) serve(rt route) (any, error) {
 }
 
 // begin sends the head of a response.
-func (a *response) begin(status int, contentType string) {
-	a.begun, a.code = true, status
-	a.w.Header().Set("Content-Type", contentType)
-	a.w.Header().Set("Cache-Control", "no-store")
-	a.w.WriteHeader(status)
+func (x *exchange) begin(status int, contentType string) {
+	x.begun, x.code = true, status
+	x.w.Header().Set("Content-Type", contentType)
+	x.w.Header().Set("Cache-Control", "no-store")
+	x.w.WriteHeader(status)
 }
 
-func (a *response) answer(status int, body any) {
-	a.begin(status, "application/json")
-	_ = json.NewEncoder(a.w).Encode(body) // the caller may be gone
+func (x *exchange) answer(status int, body any) {
+	x.begin(status, "application/json")
+	_ = json.NewEncoder(x.w).Encode(body) // the caller may be gone
 }
 
 // mediaLines is the type of a response that is lines of JSON.
 const mediaLines = "application/x-ndjson"
 
 // lines returns the function that writes one line of JSON.
-func (a *response) lines() func(any) error {
-	enc, flush := json.NewEncoder(a.w), http.NewResponseController(a.w)
+func (x *exchange) lines() func(any) error {
+	enc, flush := json.NewEncoder(x.w), http.NewResponseController(x.w)
 	return func(v any) error {
-		if !a.begun {
-			a.begin(http.StatusOK, mediaLines)
+		if !x.begun {
+			x.begin(http.StatusOK, mediaLines)
 		}
 		if err := enc.Encode(v); err != nil {
 			return err
@@ -313,9 +309,9 @@ func (a *response) lines() func(any) error {
 }
 
 // noLines begins a response of JSON lines to which no line was written.
-func (a *response) noLines() {
-	if !a.begun {
-		a.begin(http.StatusOK, mediaLines)
+func (x *exchange) noLines() {
+	if !x.begun {
+		x.begin(http.StatusOK, mediaLines)
 	}
 }
 
@@ -327,13 +323,13 @@ func (x *exchange) fail(err error) {
 	code := storage.CodeOf(err)
 	var f Failure
 	f.Error.Code, f.Error.Message = string(code), "internal error; it has been logged"
-	var known *storage.Error
-	var absent missing
+	known, told := errors.AsType[*storage.Error](err)
+	absent, isAbsent := errors.AsType[missing](err)
 	status := statusOf(code)
 	switch {
-	case errors.As(err, &absent):
+	case isAbsent:
 		status, f.Error.Code, f.Error.Message = http.StatusNotImplemented, codeNotHere, string(absent)
-	case errors.As(err, &known):
+	case told:
 		f.Error.Message = known.Message
 	}
 	if code == storage.Unauthenticated {
@@ -373,10 +369,9 @@ func (x *exchange) tell(rt route, took time.Duration, err error) {
 			Over: storage.OverREST, Tenant: x.caller.Tenant, Principal: x.caller.Principal, In: int(max(0, x.r.ContentLength)), Took: took, Code: storage.CodeOf(err),
 		},
 	}
-	var absent missing
 	if err != nil {
 		e.Level = slog.LevelWarn
-		if errors.As(err, &absent) {
+		if _, absent := errors.AsType[missing](err); absent {
 			e.Code = codeNotHere // this stays a warning: the route does not exist here, so nothing failed
 		} else if x.code >= http.StatusInternalServerError {
 			e.Level, e.Error = slog.LevelError, err.Error()

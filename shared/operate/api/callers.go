@@ -1,26 +1,19 @@
 package api
 
 import (
-	"context"
 	"crypto/subtle"
 	"net/http"
 	"strings"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
+	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
-
-// Users finds the users who have signed in to the console. Package resourceserver implements it.
-type Users interface {
-	// Operator returns who a token for the console stands for, and their role. Errors:
-	// Unauthenticated, Forbidden, Unavailable.
-	Operator(ctx context.Context, token string) (storage.Identity, storage.Role, error)
-}
 
 // Holders returns a function for Options.Caller that accepts API keys whose role has the right. If
 // users is not nil, the function also accepts the tokens of users. A user acts for their tenant,
 // and sees all servers.
-func Holders(keys *apikey.Keys, users Users) func(*http.Request, apikey.Right) (Caller, error) {
+func Holders(keys *apikey.Keys, users *resourceserver.Issued) func(*http.Request, apikey.Right) (Caller, error) {
 	return func(r *http.Request, right apikey.Right) (Caller, error) {
 		if token, sent := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); sent && users != nil && !apikey.IsKey(token) {
 			who, role, err := users.Operator(r.Context(), token)

@@ -198,10 +198,13 @@ func (o Options) sayNative(told Stopped, server string) Stopped {
 	}
 	switch s, _ := o.Servers().Server(server); {
 	case s.Remote.URL != "":
-		told.Why = server + " is a remote server: Dormouse runs nothing for it. Its calls in flight go on until they end or reach tool_timeout_sec. To take it out of service: dormouse disable " + server
+		told.Why = server + " is a remote server: Dormouse runs nothing for it."
 	case s.Native != "":
-		told.Why = server + " is a native server: it runs inside Dormouse, and only while it answers a message. Its calls in flight go on until they end or reach tool_timeout_sec. To take it out of service: dormouse disable " + server
+		told.Why = server + " is a native server: it runs inside Dormouse, and only while it answers a message."
+	default:
+		return told
 	}
+	told.Why += " Its calls in flight go on until they end or reach tool_timeout_sec. To take it out of service: dormouse disable " + server
 	return told
 }
 
