@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -151,7 +152,7 @@ func (c *addCommand) begin(ctx context.Context, t *terminal, f *edited) (ready r
 	}
 	if c.OAuth {
 		f.env.sayKept(t.out, c.Name)
-		_, err := fmt.Fprintf(t.out, "added %s to %s\nusers connect it at %s/%s/connect, or where their first call sends them\n", c.Name, f.name(), strings.TrimSuffix(c.PublicURL, "/"), c.Name)
+		_, err := fmt.Fprintf(t.out, "added %s to %s\nusers connect it at %s/connect?server=%s, or where their first call sends them\n", c.Name, f.name(), strings.TrimSuffix(c.PublicURL, "/"), url.QueryEscape(c.Name))
 		return ready, err
 	}
 	if c.NoStart {

@@ -46,7 +46,7 @@ func TestAddFindsOutWhereUsersSignIn(t *testing.T) {
 	s := newShell(t)
 	s.file("servers.json", `{"mcpServers": {}}`)
 	printed, code := s.run("add tracker " + far.URL + "/mcp --oauth --public-url https://mcp.example.com --private --servers $DATA/servers.json")
-	if code != 0 || !strings.Contains(printed, "https://mcp.example.com/tracker/connect") {
+	if code != 0 || !strings.Contains(printed, "https://mcp.example.com/connect?server=tracker") {
 		t.Fatalf("%d: %s", code, printed)
 	}
 	var got struct {

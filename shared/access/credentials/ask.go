@@ -60,7 +60,7 @@ func (v *Vault) title(provider string) string {
 }
 
 func (v *Vault) pageURL(a Asked) string {
-	return v.config.PublicURL + "/" + a.Server + "/connect?" + url.Values{"e": {v.asks.SealJSON(a)}}.Encode()
+	return v.config.PublicURL + pathPage + "?" + url.Values{"e": {v.asks.SealJSON(a)}}.Encode()
 }
 
 // opened opens a sealed Asked. ok is false if sealed is not one, or if it has expired.

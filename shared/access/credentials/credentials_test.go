@@ -41,7 +41,7 @@ func TestMissingTokenAsksTheUserAndWakesNoBox(t *testing.T) {
 		if _, why := sessions.FailureOf([]byte(s.calls("ada", visits).body), true); strings.Contains(why, "?e=") {
 			t.Errorf("a log line has the address of the page: %s", why)
 		}
-		if len(urls) != 2 || !strings.HasPrefix(urls[0], at+"/issues/connect?e=") || strings.Contains(urls[0], "ada") {
+		if len(urls) != 2 || !strings.HasPrefix(urls[0], at+"/connect?e=") || strings.Contains(urls[0], "ada") {
 			t.Fatalf("got %q", urls)
 		}
 		if _, again := elicited(t, s.calls("ada", visits).body); !slices.Equal(again, ids) {
@@ -51,7 +51,7 @@ func TestMissingTokenAsksTheUserAndWakesNoBox(t *testing.T) {
 		for version, capabilities := range map[string]string{"2025-06-18": `{"elicitation":{}}`, "2025-11-25": `{"elicitation":{"form":{}}}`} {
 			others := s.session("ada", version, capabilities)
 			res := s.call("ada", others, toolCall, map[string]string{"MCP-Protocol-Version": version})
-			if !strings.Contains(res.body, `"isError":true`) || !strings.Contains(res.body, at+"/issues/connect?e=") || !strings.Contains(res.body, "GitHub and notes") {
+			if !strings.Contains(res.body, `"isError":true`) || !strings.Contains(res.body, at+"/connect?e=") || !strings.Contains(res.body, "GitHub and notes") {
 				t.Errorf("%s: got %s", version, res.body)
 			}
 			if _, why := sessions.FailureOf([]byte(res.body), true); strings.Contains(why, "?e=") {
@@ -87,12 +87,12 @@ func TestAModernClientIsAskedInARound(t *testing.T) {
 		}
 		responses := map[string]any{}
 		for key, in := range asked.Result.InputRequests {
-			if in.Method != "elicitation/create" || in.Params.Mode != "url" || !strings.HasPrefix(in.Params.URL, at+"/issues/connect?e=") {
+			if in.Method != "elicitation/create" || in.Params.Mode != "url" || !strings.HasPrefix(in.Params.URL, at+"/connect?e=") {
 				t.Errorf("%s: got %+v", key, in)
 			}
 			responses[key] = map[string]string{"action": "accept"}
 		}
-		if res := modernCall(s, "ada", `{}`, ""); !strings.Contains(res.body, `"isError":true`) || !strings.Contains(res.body, "/issues/connect?e=") {
+		if res := modernCall(s, "ada", `{}`, ""); !strings.Contains(res.body, `"isError":true`) || !strings.Contains(res.body, "/connect?e=") {
 			t.Errorf("a client that cannot open pages gets %s", res.body)
 		}
 		s.asleep()
@@ -140,7 +140,7 @@ func TestPageOpenedBySomebodyElseStoresNothing(t *testing.T) {
 			t.Errorf("ada opens mallory's link, and gets the form or a status that is not 403: %d", res.status)
 		}
 		// Ada is known to the page already.
-		own := victim.identified("/issues/connect", "ada")
+		own := victim.identified("/connect?server=issues", "ada")
 		commontest.EqualIn(t, "ada, whom the page knows, opens mallory's link", http.StatusForbidden, victim.follow(urls[0], nil).status)
 		forged := with(fields(own.body, "notes"), "e", queryOf(t, urls[1]).Get("e"), "action", "connect", "secret", "key of ada")
 		commontest.EqualIn(t, "ada's form with mallory's link", http.StatusForbidden, victim.follow("/connect", forged).status)
@@ -159,7 +159,7 @@ func queryOf(t *testing.T, text string) url.Values {
 func TestAnswerOfTheThirdPartyBelongsToTheBrowserThatBegan(t *testing.T) {
 	onOne(t, func(t *testing.T, s *site) {
 		mallory, ada := s.browser(), s.browser()
-		page := mallory.identified("/issues/connect", "mallory")
+		page := mallory.identified("/connect?server=issues", "mallory")
 		begun := func() string {
 			to := mallory.open("/connect", with(fields(page.body, "github"), "action", "connect")).header.Get("Location")
 			u, err := url.Parse(to)
@@ -171,7 +171,7 @@ func TestAnswerOfTheThirdPartyBelongsToTheBrowserThatBegan(t *testing.T) {
 		}
 		commontest.EqualIn(t, "codes that were redeemed", 1, s.third.count("authorization_code"))
 		back := begun()
-		ada.identified("/issues/connect", "ada")
+		ada.identified("/connect?server=issues", "ada")
 		if res := ada.open(back, nil); res.status != http.StatusBadRequest || s.third.count("authorization_code") != 1 {
 			t.Errorf("%d %s", res.status, res.body)
 		}

@@ -97,18 +97,18 @@ func TestBothTokensOfAnExchangeAreRenewed(t *testing.T) {
 
 func TestWithoutASignInNothingIsExchanged(t *testing.T) {
 	onOne(t, func(t *testing.T, s *site) {
-		if res := s.deals("ada"); !strings.Contains(res.body, `"isError":true`) || !strings.Contains(res.body, "nobody signs in here; ask who runs this endpoint to run it with --access oauth") || strings.Contains(res.body, "/connect?") {
+		if res := s.deals("ada"); !strings.Contains(res.body, `"isError":true`) || !strings.Contains(res.body, "nobody signs in here; ask who runs this endpoint to run it with --access oauth") || strings.Contains(res.body, "/connect?e=") {
 			t.Errorf("nobody signs in: %s", res.body)
 		}
 		s.signIn = signedIn{}
 		before := s.store.Counts()
 		res := s.deals("ada")
-		if !strings.Contains(res.body, `"isError":true`) || !strings.Contains(res.body, at+"/deals/connect?e=") {
+		if !strings.Contains(res.body, `"isError":true`) || !strings.Contains(res.body, at+"/connect?e=") {
 			t.Errorf("ada has not signed in: %s", res.body)
 		}
 		commontest.EqualIn(t, "writes", before.Writes, s.store.Counts().Writes)
 		s.signed("ada", "idp-of-ada", "", -time.Second)
-		commontest.Contains(t, "the sign-in is over", at+"/deals/connect?e=", s.deals("ada").body)
+		commontest.Contains(t, "the sign-in is over", at+"/connect?e=", s.deals("ada").body)
 		commontest.EqualIn(t, "exchanges", 0, len(s.third.exchanges()))
 		s.asleep()
 	})
@@ -123,7 +123,7 @@ func TestASignInThatIsNotTakenIsAskedForAgain(t *testing.T) {
 		s.signed("ada", "idp-of-ada", "idp-refresh", time.Hour)
 		s.third.set(func() { s.third.says = code })
 		for range 2 {
-			commontest.Contains(t, code, at+"/deals/connect?e=", s.deals("ada").body)
+			commontest.Contains(t, code, at+"/connect?e=", s.deals("ada").body)
 		}
 		if n := len(s.third.exchanges()); n != 1 || len(s.box.woken) != 0 {
 			t.Errorf("%s: %d exchanges, the box was woken %d times", code, n, len(s.box.woken))
@@ -179,7 +179,7 @@ func TestTheUserConnectsByASignIn(t *testing.T) {
 	s := newSite(t, nil)
 	s.signIn = signedIn{}
 	res := s.deals("ada")
-	link := res.body[strings.Index(res.body, "/deals/connect?e="):]
+	link := res.body[strings.Index(res.body, "/connect?e="):]
 	link = link[:strings.IndexAny(link, `, "`)]
 	b := s.browser()
 	page := b.follow(link, nil) // signs in, but the provider gives no token
@@ -192,9 +192,9 @@ func TestTheUserConnectsByASignIn(t *testing.T) {
 		t.Errorf("%s, told %v", res.body, s.told)
 	}
 	// The removal of a provider also removes the token of the sign-in.
-	own := b.follow("/deals/connect", nil)
+	own := b.follow("/connect?server=deals", nil)
 	if res := b.follow("/connect", with(fields(own.body, "crm"), "action", "remove")); res.status != http.StatusOK {
 		t.Fatal(res)
 	}
-	commontest.Contains(t, "", "/deals/connect?e=", s.deals("ada").body)
+	commontest.Contains(t, "", "/connect?e=", s.deals("ada").body)
 }

@@ -55,7 +55,7 @@ type Pages struct {
 	log     *slog.Logger
 }
 
-// Paths of the pages. The endpoint for calls redirects browsers from /SERVER/connect to pathPage.
+// Paths of the pages.
 const (
 	pathPage = "/connect"
 	pathBack = "/connected" // where third parties send browsers back
@@ -145,7 +145,7 @@ func (p *Pages) serve(w http.ResponseWriter, r *http.Request) error {
 }
 
 // pageRequest is one request for the page of a server. A link from [Vault.Ask] also names one
-// provider of the server: the one that the user was asked to connect.
+// provider of the server: the one that the user was asked to connect. It need not name the server.
 type pageRequest struct {
 	server    string
 	sealed    string // the sealed Asked of the link, "" for none
@@ -157,15 +157,16 @@ type pageRequest struct {
 // read reads the server of a request, and the Asked that its link carries.
 func (p *Pages) read(q url.Values) (pageRequest, error) {
 	v := pageRequest{server: q.Get("server"), sealed: q.Get("e")}
-	providers, ok := p.Providers(v.server)
-	if !ok || len(providers) == 0 {
+	a, ok := p.Vault.opened(v.sealed)
+	v.server = cmp.Or(v.server, a.Server)
+	providers, served := p.Providers(v.server)
+	if !served || len(providers) == 0 {
 		return v, &refusal{http.StatusNotFound, "No server of this name uses anything of its users at third parties.", nil}
 	}
 	v.providers = providers
 	if v.sealed == "" {
 		return v, nil
 	}
-	a, ok := p.Vault.opened(v.sealed)
 	if !ok || a.Server != v.server || !slices.Contains(providers, a.Provider) {
 		return v, bad("This link is too old, or was changed. Call the tool again to get a new one.")
 	}

@@ -19,7 +19,7 @@ import (
 func TestThePageRefusesWhatItDidNotMake(t *testing.T) {
 	s := newSite(t, nil)
 	b := s.browser()
-	page := b.identified("/issues/connect", "ada")
+	page := b.identified("/connect?server=issues", "ada")
 	good := with(fields(page.body, "notes"), "action", "connect", "secret", "x")
 	asks, err := storage.NewSealer("upstream ask", s.secret)
 	commontest.OK(t, err)
@@ -52,9 +52,9 @@ func TestATicketIsForItsServerAndWorksOnce(t *testing.T) {
 	ticket := s.ticket("ada")
 	for i, want := range []int{http.StatusOK, http.StatusForbidden} {
 		b := s.browser()
-		res := b.follow("/connect", with(fields(b.follow("/issues/connect", nil).body, ""), "ticket", ticket))
+		res := b.follow("/connect", with(fields(b.follow("/connect?server=issues", nil).body, ""), "ticket", ticket))
 		commontest.EqualIn(t, fmt.Sprint("time ", i+1), want, res.status)
-		commontest.Contains(t, "another server asks who this is", `name="ticket"`, b.follow("/other/connect", nil).body)
+		commontest.Contains(t, "another server asks who this is", `name="ticket"`, b.follow("/connect?server=other", nil).body)
 	}
 }
 

@@ -344,8 +344,6 @@ func (b *browser) open(target string, form url.Values) reply {
 	if form != nil {
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		r.Header.Set("Origin", at)
-	} else if strings.HasSuffix(u.Path, "/connect") && u.Path != "/connect" {
-		h = b.endpoint()
 	}
 	res, cookies := serve(h, r)
 	b.jar.SetCookies(u, cookies)
@@ -460,7 +458,7 @@ func (s *site) expireAt(provider, who string, until time.Time) {
 func (s *site) connect(who string) {
 	s.t.Helper()
 	b := s.browser()
-	page := b.identified("/issues/connect", who)
+	page := b.identified("/connect?server=issues", who)
 	if res := b.follow("/connect", with(fields(page.body, "github"), "action", "connect")); !strings.Contains(res.body, "GitHub is connected") {
 		s.t.Fatal(res)
 	}

@@ -3,7 +3,6 @@ package transport_test
 import (
 	"io"
 	"net/http"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -66,18 +65,6 @@ func TestABrowserGetsAPage(t *testing.T) {
 			}
 		})
 	}
-}
-
-// The page that connects third parties is at another function. What leads there is in no cache,
-// and no other site learns it.
-func TestABrowserThatConnectsIsSentToThePageForIt(t *testing.T) {
-	w := newWorld(t)
-	w.opts.Servers = func(name string) (sessions.Server, bool) {
-		return sessions.Server{Name: name, Providers: []string{"github"}}, true
-	}
-	a := w.do(browse("/quiet/connect?e=x%26y", ""))
-	got := []string{strconv.Itoa(a.status), a.header.Get("Location"), a.header.Get("Cache-Control"), a.header.Get("Referrer-Policy")}
-	commontest.Same(t, []string{"303", "../connect?server=quiet&e=x%26y", "no-store", "no-referrer"}, got)
 }
 
 // A server says who it is, and its tools are those that the caller may see.

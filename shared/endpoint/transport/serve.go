@@ -2,7 +2,6 @@ package transport
 
 import (
 	"net/http"
-	"net/url"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -20,7 +19,6 @@ import (
 //	/<server>/sse      GET             HTTP+SSE: the event stream
 //	/<server>/message  POST            HTTP+SSE: a message
 //	/<server>/ticket   POST            a ticket for one WebSocket connection
-//	/<server>/connect  GET             sends a browser to the page where users connect third parties
 //
 // [Group] has the addresses of several servers.
 //
@@ -43,9 +41,6 @@ func (x *exchange) serve() (err error) {
 	}()
 	if x.r.Method == http.MethodOptions {
 		x.preflight()
-		return nil
-	}
-	if x.connect() {
 		return nil
 	}
 	if x.r.URL.Path == "/" && wantsPage(x.r) {
@@ -143,27 +138,6 @@ func (x *exchange) route() (to destination, err error) {
 	}
 	to.serve = func() error { return serve(x) }
 	return to, nil
-}
-
-// connect redirects a browser to the page where users of a server connect third parties. It
-// reports whether the request was for that page.
-func (x *exchange) connect() bool {
-	server, resource, ok := split(x.r.URL.Path)
-	if !ok || resource != "connect" || x.r.Method != http.MethodGet {
-		return false
-	}
-	if of, known := x.opts.Servers(server); !known || len(of.Providers) == 0 {
-		return false
-	}
-	to := "../connect?server=" + url.QueryEscape(server)
-	if e := x.r.URL.Query().Get("e"); e != "" {
-		to += "&e=" + url.QueryEscape(e)
-	}
-	x.w.Header().Set("Location", to)
-	x.w.Header().Set("Cache-Control", "no-store")
-	x.w.Header().Set("Referrer-Policy", "no-referrer")
-	x.empty(http.StatusSeeOther)
-	return true
 }
 
 // refuse answers an error. Call it only before anything has been sent.
