@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"sync/atomic"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -25,7 +24,7 @@ type listener struct {
 func (l *listener) listen() {
 	p := l.p
 	from := io.MultiReader(bytes.NewReader(p.nap.said), p.child.Stdout())
-	lines := proc.NewLineReader(&counted{from, &p.output.bytes}, maxLine, p.box.server.Guard.Budget()).Whole()
+	lines := proc.NewLineReader(from, maxLine, p.box.server.Guard.Budget())
 	defer lines.Close()
 	defer l.last(lines)
 	for {
@@ -53,17 +52,6 @@ func (l *listener) last(lines *proc.LineReader) {
 	} else if len(rest) > 0 {
 		l.hear(bytes.TrimSuffix(rest, []byte("\r")))
 	}
-}
-
-type counted struct {
-	from  io.Reader
-	bytes *atomic.Int64
-}
-
-func (c *counted) Read(p []byte) (int, error) {
-	n, err := c.from.Read(p)
-	c.bytes.Add(int64(n))
-	return n, err
 }
 
 func (l *listener) hear(line []byte) {

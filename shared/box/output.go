@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 	"unicode"
 
@@ -22,11 +21,9 @@ type output struct {
 	stderr proc.Tail
 	stdout proc.Tail // lines of stdout that were no messages
 	wrote  written
-	bytes  atomic.Int64 // bytes read from stdout
-	spoke  bool         // the process has sent a message
-	lacks  string       // says that a script among the arguments does not exist, "" if none is missing
-	unrun  []string     // packages whose install scripts were not run
-	over   bool         // the process used more memory than its sandbox allows, and was killed
+	spoke  bool     // the process has sent a message
+	unrun  []string // packages whose install scripts were not run
+	over   bool     // the process used more memory than its sandbox allows, and was killed
 
 	refused refusals
 }
@@ -92,7 +89,9 @@ func (o *output) quote(line []byte) string {
 }
 
 // tails returns the ends of stderr and stdout, without secrets.
-func (o *output) tails() (stderr, stdout string) { return o.stderr.Last(o.hide), o.stdout.Last(o.hide) }
+func (o *output) tails() (stderr, stdout string) {
+	return o.stderr.Since(0, o.hide), o.stdout.Since(0, o.hide)
+}
 
 // besides returns what a process did instead of sending its first response, as a text to append to
 // "it runs". The argument words is the line of output that is quoted, "" for none.
@@ -104,8 +103,6 @@ func (o *output) besides(words string) string {
 		return ", and has sent other messages"
 	case o.wrote.lines > 0:
 		return ", and has written to stdout what is no MCP message"
-	case o.bytes.Load() > 0:
-		return ", and has written to stdout a line without its end"
 	default:
 		return ", and has said nothing"
 	}

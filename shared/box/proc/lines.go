@@ -21,8 +21,7 @@ type LineReader struct {
 	max    int
 	budget *guard.Budget
 	held   int    // bytes of the last line, which the budget counts
-	whole  bool   // Whole was called: Next returns only complete lines
-	rest   []byte // the text after the last line end, if Whole was called
+	rest   []byte // the text after the last line end
 	cut    bool   // the text after the last line end was over the limit, so rest does not have it
 }
 
@@ -30,13 +29,6 @@ type LineReader struct {
 // of a line count in budget, which may be nil, until the next call of Next.
 func NewLineReader(r io.Reader, limit int, budget *guard.Budget) *LineReader {
 	return &LineReader{r: bufio.NewReaderSize(r, 64<<10), max: limit, budget: budget}
-}
-
-// Whole makes l return only complete lines: text after the last line end is returned by Rest, and
-// not by Next.
-func (l *LineReader) Whole() *LineReader {
-	l.whole = true
-	return l
 }
 
 // Rest returns the text after the last line end. The result ok is false if that text was over the
@@ -53,7 +45,7 @@ func (l *LineReader) hold(bytes int) {
 
 // Next returns a line without its LF or CRLF; the caller owns it. If a line is over the limit, or
 // the budget has no room for it, the error is a *TooLong, and the next call returns the next line.
-// Other errors are those of the underlying reader.
+// Other errors are those of the underlying reader; Rest then has the text after the last line end.
 func (l *LineReader) Next() ([]byte, error) {
 	var parts [][]byte // joined at the end, because a growing slice would be copied several times
 	var long *TooLong
@@ -82,13 +74,10 @@ func (l *LineReader) Next() ([]byte, error) {
 		case long != nil:
 			l.cut = err != nil
 			return nil, long
-		case err != nil && l.whole:
+		case err != nil:
 			l.rest = slices.Concat(parts...)
 			return nil, err
-		case err != nil && size == 0:
-			return nil, err
 		default:
-			// If err is not nil, the next call returns it.
 			line := parts[0]
 			if len(parts) > 1 {
 				line = slices.Concat(parts...)

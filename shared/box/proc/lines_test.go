@@ -28,6 +28,9 @@ func readLines(t *testing.T, r io.Reader, limit int) []string {
 		case err == nil:
 			out = append(out, string(line))
 		case errors.Is(err, io.EOF):
+			if rest, _ := lines.Rest(); len(rest) > 0 {
+				out = append(out, string(rest))
+			}
 			return out
 		default:
 			t.Fatal(err)

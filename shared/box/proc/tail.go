@@ -15,7 +15,7 @@ const lately = time.Second
 
 const (
 	maxKept = 64 << 10 // bytes that a Tail keeps
-	// MaxTail is how many characters [Tail.Last] returns at most.
+	// MaxTail is how many characters [Tail.Since] returns at most.
 	MaxTail = 4000
 )
 
@@ -91,11 +91,8 @@ func (t *Tail) ReadAll(r io.Reader) {
 	_, _ = io.CopyBuffer(struct{ io.Writer }{t}, r, make([]byte, 4<<10))
 }
 
-// Last returns the last characters, at most [MaxTail], with secrets replaced and surrounding space
-// removed.
-func (t *Tail) Last(hide *redact.Redactor) string { return t.Since(0, hide) }
-
-// Since is like [Tail.Last], but omits the first skip bytes that the process wrote.
+// Since returns the last characters, at most [MaxTail], with secrets replaced and surrounding space
+// removed. It omits the first skip bytes that the process wrote.
 func (t *Tail) Since(skip int64, hide *redact.Redactor) string {
 	text, cut := t.Text(skip)
 	text = hide.Text(text)
