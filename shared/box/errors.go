@@ -73,7 +73,6 @@ type fault struct {
 	message string
 	words   string // the last output of the server or of an install; follows the message
 	after   string // text that follows message and words
-	hint    string // what the operator may do about it, "" for nothing
 	unsent  string // the message for a request that was never sent to the process, "" if message applies
 	show    bool   // clients also get words, data.Stderr and data.Stdout
 	data    Failure

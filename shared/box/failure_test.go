@@ -281,12 +281,6 @@ func TestProgramIsNotLookedForInTheCurrentDirectory(t *testing.T) {
 	}
 }
 
-func TestScriptThatIsNotThereIsNamedWithItsFolder(t *testing.T) {
-	dir := t.TempDir()
-	r := newRig(t, "", func(s *Server) { s.Command, s.Args, s.Cwd = "/bin/sh", []string{"mine.sh"}, dir })
-	r.fails(r.call("1", "echo", "1"), "", "there is no mine.sh in "+dir)
-}
-
 type page struct {
 	commontest.Lines
 	closed atomic.Bool

@@ -89,27 +89,6 @@ type launch struct {
 	unrun []string // packages whose install scripts were not run
 }
 
-// lacks looks for the first argument that seems to be a script. If that file does not exist, lacks
-// returns a text that says so, to explain why a server ended at once. Otherwise it returns "".
-func (l launch) lacks() string {
-	for _, arg := range l.Args[1:] {
-		if !slices.Contains([]string{".py", ".js", ".mjs", ".cjs", ".ts", ".sh", ".rb", ".jar"}, filepath.Ext(arg)) || strings.HasPrefix(arg, "-") {
-			continue
-		}
-		file, dir := arg, cmp.Or(l.Dir, ".")
-		if !filepath.IsAbs(arg) {
-			file = filepath.Join(dir, arg)
-		}
-		if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
-			return ""
-		}
-		if file, err := filepath.Abs(file); err == nil {
-			return fmt.Sprintf("; there is no %s in %s (relative paths are those of the folder of the servers file; \"cwd\" names another)", filepath.Base(file), filepath.Dir(file))
-		}
-	}
-	return ""
-}
-
 // launch finds the server's program, in the server's own PATH. Its error is written for the user.
 func (s Server) launch() (launch, error) {
 	if s.Cwd != "" {

@@ -25,7 +25,7 @@ func (p *process) report(state ProcessState, f *fault) {
 	p.group.speaker.tell(pendingOutput{call: func(k Sink) {
 		switch {
 		case f != nil:
-			log.Warn("process", "phase", string(st.Phase), "why", st.Detail, "hint", f.hint, "exit_code", exitCode(st), "signal", st.Signal, "noise_lines", st.NoiseLines)
+			log.Warn("process", "phase", string(st.Phase), "why", st.Detail, "exit_code", exitCode(st), "signal", st.Signal, "noise_lines", st.NoiseLines)
 		case state == Ready:
 			log.Info("process", "duration_ms", st.Took.Milliseconds())
 		case followed:
@@ -94,7 +94,7 @@ func (p *process) obituary() *fault {
 	case p.output.spoke:
 		phase, when = PhaseMCPInit, " before it answered initialize"
 	default:
-		phase, when = PhaseProcessStart, " before it answered initialize"+p.output.lacks
+		phase, when = PhaseProcessStart, " before it answered initialize"
 	}
 	how := "closed its stdin or stdout and did not exit"
 	e, exited := p.exit()

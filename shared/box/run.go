@@ -127,7 +127,7 @@ func (r *processRun) launch() bool {
 		p.fail(p.box.startFault(err))
 		return false
 	}
-	p.child, p.output.unrun, p.output.lacks = c, l.unrun, l.lacks()
+	p.child, p.output.unrun = c, l.unrun
 	p.keeping.workspace, p.keeping.staged = l.keep, l.staged
 	p.to(greeting)
 	p.report(Started, nil)
