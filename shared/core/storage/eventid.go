@@ -119,48 +119,39 @@ func (e EventID) String() string {
 	return s
 }
 
-// EventIDError says which part of an event id is malformed. It is an Invalid.
-type EventIDError struct {
-	Part string // "length", "index", "nonce" or "stream"; in a group also "server"
-	ID   string // the first 100 bytes of the id
+// BadEventID returns the error for an event id of which a part is malformed: Invalid. id has at most 100
+// bytes of the event id.
+func BadEventID(part, id string) error {
+	return Errorf(Invalid, "event id %q has a malformed %s; send back an id from this session unchanged", id, part)
 }
-
-// Error names the id and the malformed part, and says what to do.
-func (e *EventIDError) Error() string {
-	return "event id " + strconv.Quote(e.ID) + " has a malformed " + e.Part +
-		"; send back an id from this session unchanged"
-}
-
-// Unwrap returns Invalid.
-func (e *EventIDError) Unwrap() error { return Invalid }
 
 // maxEventID is more than the longest id that String makes (20 + 1 + 32 + 1 + 27).
 const maxEventID = 100
 
 // ParseEventID reads what [EventID.String] wrote. An id of another session, or one that
-// was not given out yet, parses too; it replays nothing. Errors: *EventIDError.
+// was not given out yet, parses too; it replays nothing. Errors: Invalid.
 func ParseEventID(s string) (EventID, error) {
 	if len(s) > maxEventID || s == "" {
-		return EventID{}, &EventIDError{Part: "length", ID: s[:min(len(s), maxEventID)]}
+		return EventID{}, BadEventID("length", s[:min(len(s), maxEventID)])
 	}
 	var e EventID
 	head, stream, found := strings.Cut(s, "/")
 	if found {
 		if !isWord(stream) {
-			return EventID{}, &EventIDError{Part: "stream", ID: s}
+			return EventID{}, BadEventID("stream", s)
 		}
 		e.Stream = StreamID(stream)
 	}
 	index, nonce, found := strings.Cut(head, ".")
 	if found {
 		if !isWord(nonce) {
-			return EventID{}, &EventIDError{Part: "nonce", ID: s}
+			return EventID{}, BadEventID("nonce", s)
 		}
 		e.Nonce = nonce
 	}
 	n, err := strconv.ParseInt(index, 10, 64)
 	if err != nil || n < 0 || strconv.FormatInt(n, 10) != index {
-		return EventID{}, &EventIDError{Part: "index", ID: s}
+		return EventID{}, BadEventID("index", s)
 	}
 	e.Index = Index(n)
 	return e, nil

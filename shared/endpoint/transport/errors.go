@@ -129,14 +129,11 @@ func answerOf(err error) (answer *wire.Error) {
 // text returns the part of an error that a client may read.
 func text(err error, code storage.Code) string {
 	known, told := errors.AsType[*storage.Error](err)
-	id, malformed := errors.AsType[*storage.EventIDError](err)
 	switch {
 	case code == storage.Internal:
 		return "internal error; it has been logged"
 	case told:
 		return known.Message
-	case malformed:
-		return id.Error()
 	case code == storage.Unauthenticated:
 		return "the request is not authenticated; send an Authorization header"
 	case code == storage.NotFound:

@@ -70,7 +70,7 @@ func resumed(lastID string) (id string, places map[string]storage.Index, err err
 		member, at, _ := strings.Cut(place, placeMark)
 		n, err := strconv.ParseInt(at, 10, 64)
 		if err != nil || n < 0 {
-			return "", nil, &storage.EventIDError{Part: "index", ID: wire.Clip(lastID)}
+			return "", nil, storage.BadEventID("index", wire.Clip(lastID))
 		}
 		places[member] = storage.Index(n)
 	}

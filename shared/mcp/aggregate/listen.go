@@ -337,7 +337,7 @@ func placesOf(text string) (map[string]string, error) {
 	for place := range strings.SplitSeq(text, placeNext) {
 		member, id, ok := strings.Cut(place, placeMark)
 		if !ok {
-			return nil, &storage.EventIDError{Part: "server", ID: wire.Clip(text)}
+			return nil, storage.BadEventID("server", wire.Clip(text))
 		}
 		at, err := storage.ParseEventID(id)
 		if err != nil {

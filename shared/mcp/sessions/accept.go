@@ -155,7 +155,7 @@ func (u *use) accept(ctx context.Context, msgs []wire.Message, batch bool) (*Cal
 	if err != nil {
 		return nil, err
 	}
-	call, err := u.deliverWith(ctx, Delivery{Raw: bodyOf(rest, batch), Tools: tools(rest), Needs: needs, Address: a, once: once})
+	call, err := u.deliver(ctx, Delivery{Raw: bodyOf(rest, batch), Tools: tools(rest), Needs: needs, Address: a, once: once})
 	// MCP 2025-11-25, client/elicitation, "URL Elicitation Required Error".
 	byURL := u.session.Version >= wire.V20251125 && wire.Lookup(u.session.Init, "capabilities", "elicitation", "url") != nil
 	if answer := u.unconnected(err, byURL, rest...); answer != nil {

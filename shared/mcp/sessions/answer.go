@@ -53,7 +53,7 @@ func (u *use) answered(ctx context.Context, m wire.Message) error {
 	}
 	a, err := u.keep(ctx, question, m)
 	if err == nil && a.Raw != nil {
-		_, err = u.deliverWith(ctx, Delivery{Raw: a.Raw, Wakes: true})
+		_, err = u.deliver(ctx, Delivery{Raw: a.Raw, Wakes: true})
 	}
 	return err
 }

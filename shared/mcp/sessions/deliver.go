@@ -9,18 +9,13 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// deliver sends a message to the backend. The caller sets only Requests, Init, List and Shown of
-// address, which depend on the message, and Stream if the message has one already.
-func (u *use) deliver(ctx context.Context, raw []byte, address storage.Address) (*Call, error) {
-	return u.deliverWith(ctx, Delivery{Raw: raw, Address: address})
-}
-
-// deliverWith is deliver with more settings: the caller also sets Tools, Needs, Wakes, Brief and once. For
-// a delivery with requests, deliverWith gets the caller's secrets ([Parts.Secrets]) before it asks
-// [Parts.Gate].
+// deliver sends a message to the backend. The caller sets Raw, Tools, Needs, Wakes, Brief and once of d. Of
+// its Address the caller sets only Requests, Init, List and Shown, which depend on the message, and Stream
+// if the message has one already. For a delivery with requests, deliver gets the caller's secrets
+// ([Parts.Secrets]) before it asks [Parts.Gate].
 //
 // Errors: those of [storage.Secrets], of the gate, and of the backend.
-func (u *use) deliverWith(ctx context.Context, d Delivery) (*Call, error) {
+func (u *use) deliver(ctx context.Context, d Delivery) (*Call, error) {
 	if err := u.getSecrets(ctx, &d); err != nil {
 		return nil, err
 	}

@@ -182,7 +182,7 @@ func (h *Manager) Ask(ctx context.Context, c Caller, id storage.ID, m wire.Messa
 func (u *use) aside(ctx context.Context, m wire.Message) (*Call, error) {
 	quiet := *u
 	quiet.caller.Transport, quiet.caller.Conn = storage.HTTP, ""
-	return quiet.deliver(ctx, m.Raw, storage.Address{Requests: []json.RawMessage{m.ID}, Shown: shownTo(quiet.caller, toolLists([]wire.Message{m})...)})
+	return quiet.deliver(ctx, Delivery{Raw: m.Raw, Address: storage.Address{Requests: []json.RawMessage{m.ID}, Shown: shownTo(quiet.caller, toolLists([]wire.Message{m})...)}})
 }
 
 // reopen replaces the record of a session by s if the session has ended.

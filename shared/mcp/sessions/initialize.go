@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -31,25 +30,19 @@ func (h *Manager) Initialize(ctx context.Context, c Caller, id storage.ID, m wir
 			return storage.Session{}, nil, err
 		}
 	}
-	var record *storage.Handshake
-	if c.Server.Record {
-		rec, err := h.store.Handshake(ctx, storage.RecordIn(c.Tenant, c.Server.Digest, id), wire.Negotiate(version))
-		if err != nil && !errors.Is(err, storage.NotFound) {
-			return storage.Session{}, nil, err
-		}
-		if err == nil {
-			rec.Result = offered(c.Server.Pin, rec.Result)
-			record = &rec
-		}
+	version = wire.Negotiate(version)
+	result, err := h.greeted(ctx, c, id, version)
+	if err != nil {
+		return storage.Session{}, nil, err
 	}
-	if record == nil && c.Server.Preparing {
-		record = &storage.Handshake{Result: provisional(c.Server.Name, wire.Negotiate(version))}
+	if result == nil && c.Server.Preparing {
+		result = provisional(c.Server.Name, version)
 	}
 	begin := func(s *storage.Session) {
-		s.State, s.Version, s.Init = storage.Created, wire.Negotiate(version), bytes.Clone(m.Params)
+		s.State, s.Version, s.Init = storage.Created, version, bytes.Clone(m.Params)
 		s.Expires = time.Now().Add(h.limits.InitTimeout)
-		if record != nil {
-			adopt(s, record.Result)
+		if result != nil {
+			adopt(s, result)
 		} else {
 			s.Expires = s.Expires.Add(startTime)
 		}
@@ -58,17 +51,27 @@ func (h *Manager) Initialize(ctx context.Context, c Caller, id storage.ID, m wir
 	if err := u.begin(ctx, id, fresh, begin); err != nil {
 		return storage.Session{}, nil, err
 	}
-	if record != nil {
-		return u.session, h.readyCall(wire.ResultResponse(m.ID, record.Result)), nil
+	if result != nil {
+		return u.session, h.readyCall(wire.ResultResponse(m.ID, result)), nil
 	}
 	if u.box, err = h.store.Box(ctx, c.box(id)); err != nil {
 		return storage.Session{}, nil, err
 	}
-	call, err := u.deliver(ctx, m.Raw, storage.Address{Requests: []json.RawMessage{m.ID}, Init: true, Shown: greetingOf(c)})
+	call, err := u.deliver(ctx, Delivery{Raw: m.Raw, Address: storage.Address{Requests: []json.RawMessage{m.ID}, Init: true, Shown: greetingOf(c)}})
 	if err != nil {
 		return storage.Session{}, nil, err
 	}
 	return u.session, call, nil
+}
+
+// greeted returns the answer of the caller's server to initialize that the handshake record has, nil if it
+// has none. id is that of the session, or "" for the record of box 0.
+func (h *Manager) greeted(ctx context.Context, c Caller, id storage.ID, version string) (json.RawMessage, error) {
+	if !c.Server.Record {
+		return nil, nil
+	}
+	record, err := h.store.Handshake(ctx, storage.RecordIn(c.Tenant, c.Server.Digest, id), version)
+	return offered(c.Server.Pin, record.Result), storage.IgnoreNotFound(err)
 }
 
 // initializable checks an initialize request, and returns the version that it asks for.

@@ -97,7 +97,13 @@ func announces(ctx context.Context, store storage.Store, a storage.Address) (boo
 // Call it before the events are written: a client that gets one of these events asks for the list at
 // once. Cost: one read, and one write for the first such event of a kind in a generation.
 func forgetLists(ctx context.Context, store storage.Store, a storage.Address, b storage.Batch) error {
-	changed := changedLists(b.Events)
+	var changed []string
+	for _, raw := range b.Events {
+		switch method, _ := wire.String(wire.Lookup(raw, "method")); method {
+		case wire.NotifyToolsChanged, wire.NotifyPromptsChanged, wire.NotifyResourcesChanged:
+			changed = append(changed, kindOf(strings.TrimPrefix(method, "notifications/")))
+		}
+	}
 	if len(changed) == 0 || a.Digest == "" {
 		return nil
 	}
@@ -123,17 +129,6 @@ func updateBox(ctx context.Context, store storage.Boxes, id storage.BoxID, chang
 			return err
 		}
 	}
-}
-
-func changedLists(events [][]byte) (kinds []string) {
-	for _, raw := range events {
-		method, _ := wire.String(wire.Lookup(raw, "method"))
-		switch method {
-		case wire.NotifyToolsChanged, wire.NotifyPromptsChanged, wire.NotifyResourcesChanged:
-			kinds = append(kinds, kindOf(strings.TrimPrefix(method, "notifications/")))
-		}
-	}
-	return kinds
 }
 
 // kindOf returns the capability that a list method or a list_changed notification belongs to.

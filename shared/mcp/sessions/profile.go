@@ -3,7 +3,6 @@ package sessions
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"math"
 	"strings"
 	"time"
@@ -33,20 +32,19 @@ func (h *Manager) Profile(ctx context.Context, c Caller) (p Profile, err error) 
 	if !c.Server.Record {
 		return p, nil
 	}
-	record := storage.RecordFor(c.Tenant, c.Server.Digest)
-	hello, err := h.store.Handshake(ctx, record, wire.LegacyVersions()[0])
-	if err != nil && !errors.Is(err, storage.NotFound) {
+	hello, err := h.greeted(ctx, c, "", wire.V20251125)
+	if err != nil {
 		return p, err
 	}
 	say := func(path ...string) string {
-		text, _ := wire.String(wire.Lookup(hello.Result, path...))
+		text, _ := wire.String(wire.Lookup(hello, path...))
 		return text
 	}
 	p.Title, p.Version, p.About = say("serverInfo", "title"), say("serverInfo", "version"), say("serverInfo", "description")
 	if p.About == "" {
 		p.About = say("instructions")
 	}
-	parts, err := h.store.ListHandshakes(ctx, record, wire.MethodToolsList+" ")
+	parts, err := h.store.ListHandshakes(ctx, storage.RecordFor(c.Tenant, c.Server.Digest), wire.MethodToolsList+" ")
 	if err != nil {
 		return p, err
 	}

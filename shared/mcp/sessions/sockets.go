@@ -21,15 +21,23 @@ const (
 //
 // Errors: Unavailable.
 func (h *Manager) Open(ctx context.Context, c Caller) (storage.Session, error) {
-	id, err := h.newID(ctx, c)
+	u, err := h.open(ctx, c)
 	if err != nil {
 		return storage.Session{}, err
 	}
-	u := &use{manager: h, caller: c, session: c.opened(id, h.limits)}
-	if err := u.create(ctx); err != nil {
-		return storage.Session{}, err
-	}
 	return u.session, nil
+}
+
+func (h *Manager) open(ctx context.Context, c Caller) (*use, error) {
+	id, err := h.newID(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	u := &use{manager: h, caller: c, session: c.opened(id, h.limits)}
+	if c.Conn != "" {
+		u.session.Conns = []string{c.Conn}
+	}
+	return u, u.create(ctx)
 }
 
 func (u *use) create(ctx context.Context) error {
@@ -83,13 +91,8 @@ func (c Caller) opened(id storage.ID, limits Limits) storage.Session {
 // caller must refuse the connection.
 func (h *Manager) Connect(ctx context.Context, c Caller, members []Caller, sessionID storage.ID, cursors map[string][]storage.EventID) (s storage.Session, owing []storage.ID, err error) {
 	if sessionID == "" {
-		id, err := h.newID(ctx, c)
+		u, err := h.open(ctx, c)
 		if err != nil {
-			return s, nil, err
-		}
-		u := &use{manager: h, caller: c, session: c.opened(id, h.limits)}
-		u.session.Conns = []string{c.Conn}
-		if err := u.create(ctx); err != nil {
 			return s, nil, err
 		}
 		return u.session, nil, u.putConnection(ctx)
@@ -205,7 +208,7 @@ func (u *use) claimed(ctx context.Context, cursors []storage.EventID) ([]storage
 	var claims []storage.Cursor
 	for _, id := range cursors {
 		if id.Stream != storage.Standalone && id.Stream.Time().IsZero() {
-			return nil, &storage.EventIDError{Part: "stream", ID: id.String()}
+			return nil, storage.BadEventID("stream", id.String())
 		}
 		if slices.ContainsFunc(claims, func(c storage.Cursor) bool { return c.Stream == id.Stream }) {
 			return nil, storage.Errorf(storage.Invalid, "two event ids of one stream; name the last one only")

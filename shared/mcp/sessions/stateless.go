@@ -99,7 +99,7 @@ func (h *Manager) Send(ctx context.Context, c Caller, client Client, method stri
 	if cold {
 		call, err = u.deliverCold(ctx, client, d)
 	} else {
-		call, err = u.deliverWith(ctx, d)
+		call, err = u.deliver(ctx, d)
 	}
 	if answer := u.unconnected(err, client.Visits, m); answer != nil {
 		return answered(answer)
@@ -161,11 +161,8 @@ func quoted(word string) json.RawMessage { return json.RawMessage(strconv.Quote(
 //
 // Errors: TooLarge, Unavailable, Busy.
 func (h *Manager) Greeting(ctx context.Context, c Caller, client Client) (result json.RawMessage, call *Call, err error) {
-	if c.Server.Record {
-		record, err := h.store.Handshake(ctx, storage.RecordFor(c.Tenant, c.Server.Digest), wire.V20251125)
-		if !errors.Is(err, storage.NotFound) {
-			return offered(c.Server.Pin, record.Result), nil, err
-		}
+	if result, err = h.greeted(ctx, c, "", wire.V20251125); result != nil || err != nil {
+		return result, nil, err
 	}
 	if c.Server.Preparing {
 		return notToKeep(provisional(c.Server.Name, wire.V20251125)), nil, nil
@@ -176,7 +173,7 @@ func (h *Manager) Greeting(ctx context.Context, c Caller, client Client) (result
 	}
 	stream := storage.NewStreamID()
 	id := quoted(string(stream))
-	call, err = u.deliver(ctx, wire.NewRequest(id, wire.MethodInitialize, u.session.Init), storage.Address{Stream: stream, Requests: []json.RawMessage{id}, Shown: greetingOf(c)})
+	call, err = u.deliver(ctx, Delivery{Raw: wire.NewRequest(id, wire.MethodInitialize, u.session.Init), Address: storage.Address{Stream: stream, Requests: []json.RawMessage{id}, Shown: greetingOf(c)}})
 	return nil, call, err
 }
 
@@ -242,7 +239,7 @@ func (h *Manager) Abandon(ctx context.Context, c Caller, stream storage.StreamID
 	if u.box.State == storage.Awake || c.Server.InPlace {
 		raw := wire.NewNotification(wire.NotifyCancelled,
 			json.RawMessage(`{"requestId":`+string(quoted(string(stream)))+`,"reason":`+string(quoted(why))+`}`))
-		if _, err := u.deliver(ctx, raw, storage.Address{}); err != nil || !c.Server.InPlace {
+		if _, err := u.deliver(ctx, Delivery{Raw: raw}); err != nil || !c.Server.InPlace {
 			return err
 		}
 	}
@@ -262,7 +259,7 @@ func (h *Manager) Notify(ctx context.Context, c Caller, m wire.Message) error {
 	if err != nil || u.box.State != storage.Awake && !c.Server.InPlace {
 		return storage.IgnoreNotFound(err)
 	}
-	_, err = u.deliver(ctx, m.Raw, storage.Address{})
+	_, err = u.deliver(ctx, Delivery{Raw: m.Raw})
 	return err
 }
 
@@ -355,7 +352,7 @@ func (u *use) subscription(ctx context.Context, method string, uris []string) (*
 		requests[i] = quoted(string(stream) + "-" + strconv.Itoa(i))
 		raws[i] = wire.NewRequest(requests[i], method, fmt.Appendf(nil, `{"uri":%s}`, wire.AppendString(nil, uri)))
 	}
-	return u.deliver(ctx, wire.Array(raws), storage.Address{Stream: stream, Requests: requests})
+	return u.deliver(ctx, Delivery{Raw: wire.Array(raws), Address: storage.Address{Stream: stream, Requests: requests}})
 }
 
 // pinned reads the inner session of the caller and its box, and makes the session if there is none
@@ -379,7 +376,7 @@ func (u *use) pinned(ctx context.Context, client Client) (moved bool, err error)
 	moved = moves(u.session, c, box)
 	server := u.session.ServerInfo
 	if server == nil || moved {
-		if server, err = c.serverInfo(ctx, h.store); err != nil {
+		if server, err = u.serverInfo(ctx); err != nil {
 			return false, err
 		}
 	}
@@ -401,7 +398,7 @@ func (u *use) pinned(ctx context.Context, client Client) (moved bool, err error)
 // pin makes an inner session. The session is Ready at once, because a box itself sends
 // initialize to each process that it starts.
 func (u *use) pin(ctx context.Context, id storage.ID, client Client) error {
-	server, err := u.caller.serverInfo(ctx, u.manager.store)
+	server, err := u.serverInfo(ctx)
 	if err != nil {
 		return err
 	}
@@ -413,16 +410,10 @@ func (u *use) pin(ctx context.Context, id storage.ID, client Client) error {
 }
 
 // serverInfo returns the server's serverInfo from the handshake record, or nil.
-func (c Caller) serverInfo(ctx context.Context, store storage.Store) (json.RawMessage, error) {
-	if !c.Server.Record {
-		return nil, nil
+func (u *use) serverInfo(ctx context.Context) (json.RawMessage, error) {
+	greeting, err := u.manager.greeted(ctx, u.caller, "", wire.V20251125)
+	if info := wire.Lookup(greeting, "serverInfo"); len(info) > 0 && info[0] == '{' {
+		return bytes.Clone(info), err
 	}
-	record, err := store.Handshake(ctx, storage.RecordFor(c.Tenant, c.Server.Digest), wire.V20251125)
-	if err != nil && !errors.Is(err, storage.NotFound) {
-		return nil, err
-	}
-	if info := wire.Lookup(record.Result, "serverInfo"); len(info) > 0 && info[0] == '{' {
-		return bytes.Clone(info), nil
-	}
-	return nil, nil
+	return nil, err
 }
