@@ -65,7 +65,7 @@ func (r Rule) Check() error {
 	size := 0
 	for _, tool := range slices.Sorted(maps.Keys(r.Tools)) {
 		size += len(tool)
-		if err := CheckTool(tool, r.Tools[tool]); err != nil {
+		if err := checkTool(tool, r.Tools[tool]); err != nil {
 			return err
 		}
 	}
@@ -75,8 +75,7 @@ func (r Rule) Check() error {
 	return nil
 }
 
-// CheckTool returns an error if the entry with this key and value must not be in Rule.Tools.
-func CheckTool(tool string, r Rule) error {
+func checkTool(tool string, r Rule) error {
 	if tool == "" || strings.Contains(strings.TrimSuffix(tool, "*"), "*") {
 		return fmt.Errorf("tools: %q is neither a tool nor a beginning with * behind it", tool)
 	}

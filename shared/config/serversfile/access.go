@@ -39,27 +39,12 @@ func (r *reader) rule(server string) {
 			return
 		}
 	}
-	const what = "x-dormouse.access: allow for %q: %s"
-	before := len(r.problems)
-	tools, _ := entry.value.get("tools")
-	for _, m := range tools.value.members {
-		rule, err := r.oneRule(m.value)
-		if err == nil {
-			err = policy.CheckTool(m.name, rule)
-		}
-		if err != nil {
-			r.fail(m.at, what, entry.name, err)
-		}
-	}
-	if len(r.problems) > before {
-		return
-	}
 	rule, err := r.oneRule(entry.value)
 	if err == nil {
 		err = rule.Check()
 	}
 	if err != nil {
-		r.fail(entry.at, what, entry.name, err)
+		r.fail(entry.at, "x-dormouse.access: allow for %q: %s", entry.name, err)
 	}
 }
 

@@ -19,11 +19,11 @@ func TestRuleThatIsWrongCostsItsServerOnly(t *testing.T) {
 		},
 		`"one": {"groups": ["eng"], "tools": {"a": {"group": ["x"]}}}, "*": {"everyone": true}`: {
 			`{"issuer":"https://a.example","allow":{"*":{"everyone":true}},"scopes":{"two":{"s":["b"]}}}`,
-			`server "one" is not served: x-dormouse.access: allow for "one": unknown field "group" (servers.json:3:77)`,
+			`server "one" is not served: x-dormouse.access: allow for "one": unknown field "group" (servers.json:3:40)`,
 		},
 		`"one": {"groups": ["eng"], "tools": {"a": {"everyone": true}, "b*c": {"everyone": true}}}, "two": {"groups": ["ops"]}`: {
 			`{"issuer":"https://a.example","allow":{"two":{"groups":["ops"]}},"scopes":{"two":{"s":["b"]}}}`,
-			`server "one" is not served: x-dormouse.access: allow for "one": tools: "b*c" is neither a tool nor a beginning with * behind it (servers.json:3:102)`,
+			`server "one" is not served: x-dormouse.access: allow for "one": tools: "b*c" is neither a tool nor a beginning with * behind it (servers.json:3:40)`,
 		},
 		`"one": {"groups": "eng"}`: {
 			`{"issuer":"https://a.example","allow":{},"scopes":{"two":{"s":["b"]}}}`,

@@ -170,22 +170,28 @@ const mostBelow = 1000
 
 // programsBelow returns the source files below a folder, without dependencies and hidden folders. It adds
 // the file that git changes with each commit and checkout.
-func programsBelow(folder string) (paths []string) {
-	paths = append(paths, filepath.Join(folder, ".git", "logs", "HEAD"))
-	left := mostBelow
+func programsBelow(folder string) []string {
+	skip := func(name string) bool {
+		return strings.HasPrefix(name, ".") || slices.Contains([]string{"node_modules", "venv", "__pycache__"}, name)
+	}
+	return append([]string{filepath.Join(folder, ".git", "logs", "HEAD")}, below(folder, mostBelow, skip, isSource)...)
+}
+
+// below visits up to most entries below a folder, and returns the files for which keep is true. It does
+// not go into folders whose name skip refuses. It leaves out what cannot be read.
+func below(folder string, most int, skip, keep func(string) bool) (paths []string) {
 	_ = filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
-		if left--; err != nil || left < 0 {
+		if most--; most < 0 {
 			return fs.SkipAll
 		}
-		name := entry.Name()
 		switch {
-		case path == folder:
-		case entry.IsDir() && (strings.HasPrefix(name, ".") || slices.Contains([]string{"node_modules", "venv", "__pycache__"}, name)):
+		case err != nil || path == folder:
+		case entry.IsDir() && skip(entry.Name()):
 			return fs.SkipDir
-		case !entry.IsDir() && isSource(name):
+		case !entry.IsDir() && keep(path):
 			paths = append(paths, path)
 		}
 		return nil
-	}) // what cannot be read is left out
+	})
 	return paths
 }

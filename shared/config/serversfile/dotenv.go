@@ -187,8 +187,7 @@ func readEnv(path string) (map[string]string, []envProblem, error) {
 }
 
 func withoutPath(err error) error {
-	var of *os.PathError
-	if errors.As(err, &of) {
+	if of, ok := errors.AsType[*os.PathError](err); ok {
 		return of.Err
 	}
 	return err

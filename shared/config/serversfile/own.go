@@ -1,7 +1,6 @@
 package serversfile
 
 import (
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -42,20 +41,7 @@ func (s Server) Sources() []string {
 	if folder == "" {
 		return nil
 	}
-	paths, left := s.programs(s.located()), mostOwn
-	_ = filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
-		if left--; left < 0 {
-			return fs.SkipAll
-		}
-		switch {
-		case err != nil || path == folder: // what cannot be read is left out
-		case entry.IsDir() && IsBuilt(entry.Name()):
-			return fs.SkipDir
-		case !entry.IsDir() && isCode(path):
-			paths = append(paths, path)
-		}
-		return nil
-	})
+	paths := append(s.programs(s.located()), below(folder, mostOwn, IsBuilt, isCode)...)
 	slices.Sort(paths)
 	return slices.Compact(paths)
 }
