@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -157,9 +156,9 @@ func (d *database) noted(err error) error {
 	case sqlite3.SQLITE_FULL:
 		text = full(d.path, d.options.space(d.path))
 	case sqlite3.SQLITE_IOERR:
-		text = fmt.Sprintf("the disk of the session store %s fails (%s): repair or replace the disk, or move the data and name the folder with --data", d.path, d.disk())
+		text = fmt.Sprintf("the disk of the session store %s fails%s: repair or replace the disk, or move the data and name the folder with --data", d.path, d.options.space(d.path))
 	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN:
-		text = fmt.Sprintf("the session store %s cannot be written (%s): make the file and its folder writable, or name another folder with --data", d.path, d.disk())
+		text = fmt.Sprintf("the session store %s cannot be written%s: make the file and its folder writable, or name another folder with --data", d.path, d.options.space(d.path))
 	default:
 		return err
 	}
@@ -170,20 +169,15 @@ func (d *database) noted(err error) error {
 }
 
 func full(path string, r room) string {
-	text := "the disk of " + filepath.Dir(path) + " is full"
-	if r.known {
-		text += fmt.Sprintf(" (%s of %s free)", size(r.free), size(r.total))
-	}
-	return text + ": free some room, or move the data and name the folder with --data"
+	return "the disk of " + filepath.Dir(path) + " is full" + r.String() + ": free some room, or move the data and name the folder with --data"
 }
 
-// disk describes the disk of the file and its free space, for error messages.
-func (d *database) disk() string {
-	r := d.options.space(d.path)
+// String returns the free space for error messages, "" if it is not known.
+func (r room) String() string {
 	if !r.known {
-		return "on the disk at " + mountOf(d.path)
+		return ""
 	}
-	return fmt.Sprintf("on the disk at %s with %s of %s free", mountOf(d.path), size(r.free), size(r.total))
+	return fmt.Sprintf(" (%s of %s free)", size(r.free), size(r.total))
 }
 
 func size(bytes uint64) string {
@@ -216,21 +210,4 @@ func roomOf(path string) room {
 		blocks = st.Bfree // Bavail leaves out the blocks reserved for root
 	}
 	return room{blocks * uint64(st.Bsize), st.Blocks * uint64(st.Bsize), true}
-}
-
-// mountOf returns the folder at which the file system of a path is mounted.
-func mountOf(path string) string {
-	device := func(path string) (dev any) {
-		if info, err := os.Stat(path); err == nil {
-			if st, ok := info.Sys().(*syscall.Stat_t); ok {
-				return st.Dev
-			}
-		}
-		return nil
-	}
-	dir := filepath.Dir(path)
-	for own := device(dir); dir != filepath.Dir(dir) && device(filepath.Dir(dir)) == own; {
-		dir = filepath.Dir(dir)
-	}
-	return dir
 }
