@@ -61,18 +61,8 @@ func (s *Store) Unwrap() storage.Store { return s.inner }
 // Close closes the inner store. It does not run the function.
 func (s *Store) Close() error { return s.inner.Close() }
 
-// Bytes returns how many bytes of content the record c.In has, or 0 if c is not a write. The
-// content is events, messages, answers, parts, lists, durable values, or a session's initialize
-// parameters.
-func (c *Call) Bytes() (n int) {
-	if c.Kind != Write {
-		return 0
-	}
-	return Bytes(c.In)
-}
-
-// Bytes returns the size of a record or a page, as [Call.Bytes] counts it. It returns 0 for
-// values of other types.
+// Bytes returns how many bytes of content a record or a page has: events, messages, answers, parts,
+// lists, durable values, or a session's initialize parameters. It returns 0 for values of other types.
 func Bytes(record any) (n int) {
 	switch r := record.(type) {
 	case storage.Session:

@@ -14,7 +14,6 @@ import (
 // sum is right. Meter implements storage.Meter and is safe for concurrent use.
 type Meter struct {
 	options Options
-	started time.Time
 
 	mu     sync.Mutex
 	spent  func() Stored // what the store has consumed; nil for no store
@@ -44,7 +43,7 @@ type tally struct {
 // New returns a Meter for one process.
 func New(o Options) *Meter {
 	o.MemoryMB = cmp.Or(o.MemoryMB, Usual().MemoryMB)
-	return &Meter{options: o, started: o.Started}
+	return &Meter{options: o}
 }
 
 // Store returns a store that counts the calls of s. The function spent returns what s
@@ -185,8 +184,8 @@ func (m *Meter) take(took time.Duration) (t tally, stored Stored, start time.Dur
 		now := m.spent()
 		stored, m.before = now.Minus(m.before), now
 	}
-	if !m.warm && !m.started.IsZero() {
-		start = max(0, time.Since(m.started)-took)
+	if !m.warm && !m.options.Started.IsZero() {
+		start = max(0, time.Since(m.options.Started)-took)
 	}
 	m.warm = true
 	return t, stored, start

@@ -47,10 +47,10 @@ func (c *Counting) count(call *intercept.Call) {
 		c.counts.Reads++
 	case intercept.Write:
 		c.counts.Writes++
+		c.counts.Bytes += int64(intercept.Bytes(call.In))
 	case intercept.Wait:
 		c.counts.Waits++
 	}
-	c.counts.Bytes += int64(call.Bytes())
 	if c.counts.Calls == nil {
 		c.counts.Calls = map[string]int{}
 	}
