@@ -1,6 +1,7 @@
 package relayserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -121,8 +122,11 @@ func (r runner) events(ctx context.Context, f frame.Events) (frame.Frame, error)
 // connected clients. It adds the ends of calls to a. If sent is false, the caller must call publish again.
 func (x *boxes) publish(ctx context.Context, box storage.BoxID, parts []streamPart, ack *frame.Ack, a *account) (sent bool, err error) {
 	stored := make([]sessions.Published, 0, len(parts))
-	for _, i := range commonFirst(parts) {
-		p, ok, err := x.storePart(ctx, parts[i], ack)
+	first := func(a, b streamPart) int { // the name of the standalone stream is ""
+		return cmp.Compare(min(len(a.Batch.Stream), 1), min(len(b.Batch.Stream), 1))
+	}
+	for _, part := range slices.SortedStableFunc(slices.Values(parts), first) {
+		p, ok, err := x.storePart(ctx, part, ack)
 		if err != nil || ack.Fenced {
 			return err == nil, err
 		}
@@ -185,19 +189,6 @@ func refused(f frame.Events) frame.Ack {
 		}
 	}
 	return ack
-}
-
-// commonFirst returns the indexes of parts. The index of the standalone stream comes first.
-func commonFirst(parts []streamPart) []int {
-	order := make([]int, 0, len(parts))
-	for i, p := range parts {
-		if p.Batch.Stream == storage.Standalone {
-			order = slices.Insert(order, 0, i)
-		} else {
-			order = append(order, i)
-		}
-	}
-	return order
 }
 
 // appendStream writes to a request stream. A conflict means that the stream is closed,
