@@ -199,10 +199,8 @@ func (c *call) wants(result json.RawMessage) (o outcome, again bool) {
 // pauses waits before the request is sent again. It returns false if the call was stopped
 // meanwhile.
 func (c *call) pauses() bool {
-	timer := time.NewTimer(min(firstRetry<<(c.retries-1), lastRetry))
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(min(firstRetry<<(c.retries-1), lastRetry)):
 		return true
 	case <-c.r.stopped:
 		return false
@@ -348,8 +346,8 @@ func (in *environment) panicked(ctx context.Context, fault any) error {
 
 // faultOf returns the error that a client gets for an error of the server.
 func faultOf(err error) *wire.Error {
-	var e *jsonrpc.Error
-	if !errors.As(err, &e) {
+	e, ok := errors.AsType[*jsonrpc.Error](err)
+	if !ok {
 		return &wire.Error{Code: wire.CodeInternal, Message: err.Error()}
 	}
 	out := &wire.Error{Code: wire.Code(e.Code), Message: e.Message}

@@ -144,21 +144,17 @@ func (r *run) leave() {
 
 // follow collects the outcomes of the calls, and renews the claim meanwhile.
 func (r *run) follow(results <-chan outcome) {
-	trace, beat := time.NewTimer(traceAfter), time.NewTicker(look)
-	defer trace.Stop()
-	defer beat.Stop()
+	trace, beat := time.After(traceAfter), time.Tick(look)
 	var late, flush <-chan time.Time
 	if !r.until.IsZero() {
-		timer := time.NewTimer(time.Until(r.until))
-		defer timer.Stop()
-		late = timer.C
+		late = time.After(time.Until(r.until))
 	}
 	for open := len(r.calls); open > 0; {
 		select {
 		case o := <-results:
 			open--
 			r.outcome(o)
-		case <-trace.C:
+		case <-trace:
 			r.warn(r.mark())
 			r.flush()
 		case reply := <-r.trace:
@@ -172,7 +168,7 @@ func (r *run) follow(results <-chan outcome) {
 		case <-flush:
 			flush = nil
 			r.flush()
-		case <-beat.C:
+		case <-beat:
 			r.warn(r.stands())
 			if r.said.pressing() { // an earlier write has failed
 				r.flush()
@@ -389,11 +385,9 @@ func (r *run) wait() {
 	for _, c := range r.calls {
 		c.cancel()
 	}
-	timer := time.NewTimer(unwind)
-	defer timer.Stop()
 	select {
 	case <-closed:
-	case <-timer.C:
+	case <-time.After(unwind):
 		r.k.Log.WarnContext(r.ctx, "handler does not end", "server", r.in.record.Server, "session_id", r.address.Session, "stream", r.address.Stream)
 	}
 }

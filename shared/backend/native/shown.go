@@ -47,8 +47,7 @@ func (s *shown) publish(b storage.Batch) {
 // watch implements sessions.InlineTracker.Watch: it waits for events after an index. over is
 // closed when no more events can come.
 func (s *shown) watch(ctx context.Context, after storage.Index, until time.Time, over <-chan struct{}) (page storage.Page, ok bool, err error) {
-	timer := time.NewTimer(time.Until(until))
-	defer timer.Stop()
+	late := time.After(time.Until(until))
 	for {
 		page, ok, grown := s.behind(after)
 		if !ok || len(page.Events) > 0 {
@@ -59,7 +58,7 @@ func (s *shown) watch(ctx context.Context, after storage.Index, until time.Time,
 		case <-over: // the last events were published before over was closed
 			page, ok, _ := s.behind(after)
 			return page, ok && len(page.Events) > 0, nil
-		case <-timer.C:
+		case <-late:
 			return storage.Page{}, true, nil
 		case <-ctx.Done():
 			return storage.Page{}, false, ctx.Err()

@@ -242,13 +242,12 @@ func hold(ctx context.Context, s State, v storage.Value, mark func(until time.Ti
 	h := &heldLease{state: s, v: v, quit: make(chan struct{}), done: make(chan struct{})}
 	go func() {
 		defer close(h.done)
-		beat := time.NewTicker(renew)
-		defer beat.Stop()
+		beat := time.Tick(renew)
 		for {
 			select {
 			case <-h.quit:
 				return
-			case <-beat.C:
+			case <-beat:
 			}
 			if errors.Is(h.save(ctx, mark(time.Now().Add(lease))), storage.Conflict) {
 				lost()

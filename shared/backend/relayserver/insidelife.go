@@ -308,10 +308,8 @@ const insideAgain = time.Second
 
 // rest waits for d, or until the life is over.
 func (l *life) rest(d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 	case <-l.over:
 	}
 }

@@ -16,12 +16,12 @@ import (
 // failed turns trouble with the table into an error with a code of package storage. An error that
 // already has a code keeps it.
 func (q *requests) failed(err error) error {
-	var coded *storage.Error
-	var noTable *types.ResourceNotFoundException
-	switch {
-	case errors.As(err, &coded):
+	if _, coded := errors.AsType[*storage.Error](err); coded {
 		return err
-	case errors.As(err, &noTable):
+	}
+	_, noTable := errors.AsType[*types.ResourceNotFoundException](err)
+	switch {
+	case noTable:
 		return storage.Errorf(storage.Unavailable, "the session store has no table %q; create it or name another one", q.table).Because(err)
 	case hasCode(err, "ValidationException", "SerializationException"):
 		return storage.Errorf(storage.Internal, "the session store does not understand the request").Because(err)
@@ -37,8 +37,8 @@ func (q *requests) failed(err error) error {
 }
 
 func hasCode(err error, codes ...string) bool {
-	var api smithy.APIError
-	return errors.As(err, &api) && slices.Contains(codes, api.ErrorCode())
+	api, ok := errors.AsType[smithy.APIError](err)
+	return ok && slices.Contains(codes, api.ErrorCode())
 }
 
 func isThrottle(err error) bool {
@@ -48,9 +48,9 @@ func isThrottle(err error) bool {
 // refused reports whether DynamoDB refused a write because its condition does not hold, and
 // returns the stored row, or nil if there is none.
 func refused(err error) (stored row, ok bool) {
-	var e *types.ConditionalCheckFailedException
-	if !errors.As(err, &e) || len(e.Item) == 0 {
-		return nil, e != nil
+	e, ok := errors.AsType[*types.ConditionalCheckFailedException](err)
+	if !ok || len(e.Item) == 0 {
+		return nil, ok
 	}
 	return e.Item, true
 }

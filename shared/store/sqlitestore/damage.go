@@ -128,8 +128,7 @@ func (d *database) Changed() time.Time {
 // every method returns the error.
 func (d *database) Inspect(ctx context.Context) error {
 	err := Check(ctx, d.path)
-	var known *storage.Error
-	if storage.IsForOperator(err) && errors.As(err, &known) {
+	if known, ok := errors.AsType[*storage.Error](err); ok && storage.IsForOperator(err) {
 		return d.damage.note(known)
 	}
 	return err

@@ -39,11 +39,10 @@ func trouble(err error) string {
 // primaryCode returns SQLite's result code without its extension, or 0 for an error
 // that is not SQLite's.
 func primaryCode(err error) int {
-	var e *sqlite.Error
-	if !errors.As(err, &e) {
-		return 0
+	if e, ok := errors.AsType[*sqlite.Error](err); ok {
+		return e.Code() & 0xff
 	}
-	return e.Code() & 0xff
+	return 0
 }
 
 func isBusy(err error) bool {

@@ -246,12 +246,10 @@ func (w *waiter) wait(ctx context.Context, closed <-chan struct{}, deadline time
 	if rest <= 0 {
 		return news{}, false, nil
 	}
-	timer := time.NewTimer(rest)
-	defer timer.Stop()
 	select {
 	case n := <-w.news:
 		return n, true, nil
-	case <-timer.C:
+	case <-time.After(rest):
 		return news{}, false, nil
 	case <-closed:
 		return news{}, false, failed(errors.New("the store was closed"))
