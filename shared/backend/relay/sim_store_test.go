@@ -162,10 +162,6 @@ func (s *simStore) Claim(ctx context.Context, box storage.BoxID, id storage.Stre
 	})
 }
 
-func (s *simStore) Release(ctx context.Context, box storage.BoxID, id storage.StreamID, gen storage.Generation) (bool, error) {
-	return written(ctx, "Release of "+s.w.name(id), func() (bool, error) { return s.w.memory.Release(ctx, box, id, gen) })
-}
-
 func (s *simStore) SwapItem(ctx context.Context, was, v storage.Item) (bool, error) {
 	what := fmt.Sprintf("SwapItem of %s: from %s, generation %d, round %d to %s, round %d", s.w.name(v.ID), was.State, was.Gen, was.Round, v.State, v.Round)
 	return written(ctx, what, func() (bool, error) { return s.w.memory.SwapItem(ctx, was, shiftItem(v, skewOf(ctx))) })

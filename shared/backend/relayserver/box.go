@@ -231,7 +231,7 @@ func (x *boxes) overItem(ctx context.Context, b storage.Box, it storage.Item) (r
 			return false, err
 		}
 		if tail.Last == it.Base {
-			if released, err = x.Store.Release(ctx, it.Box, it.ID, it.Gen); err != nil || released {
+			if released, err = x.release(ctx, it); err != nil || released {
 				return released, err
 			}
 		}
@@ -242,6 +242,17 @@ func (x *boxes) overItem(ctx context.Context, b storage.Box, it storage.Item) (r
 		}
 	}
 	return false, x.endItem(ctx, it, failureOf(b, it.Gen))
+}
+
+// release makes an item wait again that generation it.Gen has taken, unless the item has no message.
+func (x *boxes) release(ctx context.Context, it storage.Item) (released bool, err error) {
+	taken, err := x.Store.Item(ctx, it.Box, it.ID) // items of a list have no message
+	if err != nil || taken.State != storage.Taken || taken.Gen != it.Gen || taken.Raw == nil {
+		return false, except(storage.NotFound, err)
+	}
+	waits := taken
+	waits.State, waits.Gen = storage.Waiting, 0
+	return x.Store.SwapItem(ctx, taken, waits)
 }
 
 // endItem ends a request with an error and then removes its item. It takes the item first, so

@@ -234,9 +234,6 @@ type Items interface {
 	// Errors: NotFound if there is none. Conflict if another generation has it, or it is
 	// Suspended or a Leftover.
 	Claim(ctx context.Context, box BoxID, id StreamID, gen Generation) (Item, error)
-	// Release turns an item back into a Waiting one if gen has taken it and it still has its
-	// Raw. If released is false, nothing was written.
-	Release(ctx context.Context, box BoxID, id StreamID, gen Generation) (released bool, err error)
 	// SwapItem stores next in place of the item with the same box and ID, if that item has the
 	// State, Gen and Round of old. If swapped is false, nothing was written. A repeat after
 	// Unavailable may find the caller's own write: read and compare.

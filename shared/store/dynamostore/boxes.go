@@ -122,14 +122,6 @@ func (s *Store) Claim(ctx context.Context, box storage.BoxID, id storage.StreamI
 	return s.wholeItem(ctx, box, r)
 }
 
-// Release gives an item back; see [storage.Items].
-func (s *Store) Release(ctx context.Context, box storage.BoxID, id storage.StreamID, gen storage.Generation) (released bool, err error) {
-	_, released, err = s.update(ctx, key(boxKey(box), itemKey(id)), "SET s = :waiting, g = :none",
-		"s = :taken AND g = :gen AND (attribute_exists(d) OR attribute_exists(k))",
-		row{":taken": str(storage.Taken), ":waiting": str(storage.Waiting), ":gen": num(gen), ":none": num(0)})
-	return released, err
-}
-
 // SwapItem implements [storage.Items].
 func (s *Store) SwapItem(ctx context.Context, was, it storage.Item) (swapped bool, err error) {
 	r, err := itemRow(it)

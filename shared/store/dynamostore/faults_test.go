@@ -198,10 +198,6 @@ func conditionals() map[string]conditional {
 		}},
 		"PutItem": {"PutItem", nothing, put},
 		"Claim":   {"UpdateItem", put, claim},
-		"Release": {
-			"UpdateItem", func(ctx context.Context, s *Store) error { return errors.Join(put(ctx, s), claim(ctx, s)) },
-			func(ctx context.Context, s *Store) error { return first(s.Release(ctx, "b1", "r1", 1)) },
-		},
 		"DeleteItem": {
 			"DeleteItem", func(ctx context.Context, s *Store) error { return errors.Join(put(ctx, s), claim(ctx, s)) },
 			func(ctx context.Context, s *Store) error { return s.DeleteItem(ctx, "b1", "r1", 1) },

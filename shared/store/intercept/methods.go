@@ -182,13 +182,6 @@ func (s *Store) Claim(ctx context.Context, box storage.BoxID, id storage.StreamI
 	})
 }
 
-// Release implements storage.Store.
-func (s *Store) Release(ctx context.Context, box storage.BoxID, id storage.StreamID, gen storage.Generation) (bool, error) {
-	return write(ctx, s, "Release", nil, func(ctx context.Context) (bool, error) {
-		return s.inner.Release(ctx, box, id, gen)
-	})
-}
-
 // SwapItem implements storage.Store.
 func (s *Store) SwapItem(ctx context.Context, was, v storage.Item) (bool, error) {
 	return write(ctx, s, "SwapItem", v, func(ctx context.Context) (bool, error) {

@@ -102,26 +102,6 @@ func (s *Store) Claim(ctx context.Context, box storage.BoxID, id storage.StreamI
 	return it, nil
 }
 
-const releaseItem = `
-UPDATE items SET state = 'waiting', gen = 0
-WHERE box = ?1 AND id = ?2 AND state = 'taken' AND gen = ?3 AND raw IS NOT NULL
-RETURNING record`
-
-// Release gives an item back; see [storage.Items].
-func (s *Store) Release(ctx context.Context, box storage.BoxID, id storage.StreamID, gen storage.Generation) (released bool, err error) {
-	it := storage.Item{Box: box, ID: id}
-	var record []byte
-	released, err = s.take(ctx, releaseItem, []any{box, id, gen}, []any{&record})
-	if err != nil || !released {
-		return false, err
-	}
-	if err := storage.UnmarshalItem(record, &it); err != nil {
-		return false, failed(err)
-	}
-	s.waiters.wake(it.Address.Session, id, news{})
-	return true, nil
-}
-
 // Item.Round is in the JSON of record. The CAST is for records that were stored as a blob.
 const swapItem = `
 UPDATE items SET state = ?3, gen = ?4, record = ?5, raw = ?6

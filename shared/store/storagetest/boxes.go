@@ -187,28 +187,6 @@ func itemPromises() []promise {
 			}
 			same(t, "the mark", claim(t, k, "r2", 3), marked)
 		}},
-		{"Release makes an item wait again that the generation has taken with its message", func(t *testing.T, k *kit) {
-			want := anItem("b1", "r1")
-			putItem(t, k, want, true)
-			marked := anItem("b1", "r2")
-			marked.State, marked.Gen, marked.Raw = storage.Taken, 3, nil
-			putItem(t, k, marked, true)
-			release := func(id storage.StreamID, gen storage.Generation, want bool) {
-				t.Helper()
-				released, err := k.Release(t.Context(), "b1", id, gen)
-				noError(t, "Release", err)
-				same(t, fmt.Sprintf("released %s of generation %d", id, gen), released, want)
-			}
-			release("r1", 0, false) // nobody has claimed the item
-			claim(t, k, "r1", 3)
-			release("r1", 2, false)
-			release("r2", 3, false) // the item has no Raw
-			release("r3", 3, false)
-			release("r1", 3, true)
-			same(t, "released item", item(t, k, "r1"), want)
-			release("r1", 3, false)
-			claim(t, k, "r1", 4)
-		}},
 		{"of many generations that claim an item one gets it", func(t *testing.T, k *kit) {
 			putItem(t, k, anItem("b1", "r1"), true)
 			won := race(t, k, 8, func(s storage.Store, i int) error {
@@ -327,7 +305,7 @@ func leftoverItem(t *testing.T, k *kit) {
 	same(t, "the item", item(t, k, "r1"), it)
 }
 
-// keptBack stores an item that no generation may claim, and checks that Claim, Release and DeleteItem
+// keptBack stores an item that no generation may claim, and checks that Claim and DeleteItem
 // with a generation leave it as it is.
 func keptBack(t *testing.T, k *kit, it storage.Item) {
 	t.Helper()
@@ -335,9 +313,6 @@ func keptBack(t *testing.T, k *kit, it storage.Item) {
 	for _, gen := range []storage.Generation{0, 3, 4} {
 		_, err := k.Claim(t.Context(), "b1", "r1", gen)
 		wantCode(t, fmt.Sprintf("Claim by generation %d", gen), err, storage.Conflict)
-		released, err := k.Release(t.Context(), "b1", "r1", gen)
-		noError(t, "Release", err)
-		same(t, "released", released, false)
 	}
 	noError(t, "DeleteItem by the generation", k.DeleteItem(t.Context(), "b1", "r1", 3))
 	same(t, "the item", item(t, k.other(t), "r1"), it)

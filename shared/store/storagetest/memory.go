@@ -302,20 +302,6 @@ func (m *Memory) Claim(_ context.Context, box storage.BoxID, id storage.StreamID
 	return cloneItem(it), nil
 }
 
-// Release implements storage.Items.
-func (m *Memory) Release(_ context.Context, box storage.BoxID, id storage.StreamID, gen storage.Generation) (released bool, err error) {
-	m.lock()
-	defer m.mu.Unlock()
-	it, ok := m.items[box][id]
-	if !ok || it.State != storage.Taken || it.Gen != gen || it.Raw == nil {
-		return false, nil
-	}
-	it.State, it.Gen = storage.Waiting, 0
-	m.items[box][id] = it
-	m.wake(it.Address.Session, id)
-	return true, nil
-}
-
 // SwapItem implements storage.Items.
 func (m *Memory) SwapItem(_ context.Context, was, it storage.Item) (swapped bool, err error) {
 	m.lock()
