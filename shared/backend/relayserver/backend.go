@@ -134,14 +134,18 @@ func (x *boxes) deliverFrame(d sessions.Delivery, b storage.Box, notAfter time.T
 		Level: d.Client.Level, Subscribed: d.Client.Subscribed, NotAfter: notAfter.UnixMilli(), Inbox: inbox, Again: d.Again, Moved: moved(d, b), Held: d.Held, Looks: d.Looks(), Trace: d.Trace,
 		Lens: []int{len(d.Client.Init), len(d.Raw)}, Payload: payload, Secrets: d.Secrets,
 	}
-	switch {
-	case len(d.Requests) == 0:
-	case d.Brief || d.Client.Transport == storage.WebSocket:
-		f.AckWithin = ackWithinBrief.Milliseconds()
-	default:
-		f.AckWithin = ackWithin.Milliseconds()
+	if len(d.Requests) > 0 {
+		f.AckWithin = ackTime(d).Milliseconds()
 	}
 	return f
+}
+
+// ackTime returns after which time a request that has not ended must have an item.
+func ackTime(d sessions.Delivery) time.Duration {
+	if d.Brief || d.Client.Transport == storage.WebSocket {
+		return ackWithinBrief
+	}
+	return ackWithin
 }
 
 // principalHash is what a box gets in place of the principal of a delivery. The hash is the same

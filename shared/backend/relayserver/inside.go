@@ -186,15 +186,11 @@ func (x *boxes) deliverInside(ctx context.Context, d sessions.Delivery, b storag
 		if err != nil || !ok {
 			return 0, false, err
 		}
-		within := ackWithin
-		if d.Brief || d.Client.Transport == storage.WebSocket {
-			within = ackWithinBrief
-		}
 		l := x.Inside.find(b.ID)
 		if l != nil && l.gen == now.Gen && l.deliver(d.Address, frame.Delivery{
 			ID: d.Stream, Session: d.Session, Principal: principalHash(d), Level: d.Client.Level, Subscribed: d.Client.Subscribed,
 			Init: d.Client.Init, Raw: d.Raw, HasRequests: true, Again: d.Again, Moved: moved(d, now), Held: d.Held, Secrets: d.Secrets,
-		}, taking{within: within, looks: d.Looks()}) {
+		}, taking{within: ackTime(d), looks: d.Looks()}) {
 			if x.Bill != nil {
 				x.Bill.Posted(len(d.Raw))
 			}

@@ -65,31 +65,25 @@ func (c *Connections) Close(ctx context.Context, conn string) error {
 // ask sends a request, and sends it a second time after a temporary failure. status is 0 if
 // there is no answer.
 func (c *Connections) ask(ctx context.Context, method, conn string, data []byte) (status int, err error) {
-	for try := 1; ; try++ {
-		status, err = c.send(ctx, method, conn, data)
-		again := status == 0 || status == http.StatusTooManyRequests || status >= http.StatusInternalServerError
-		if err == nil || !again || try == posterTries {
-			return status, err
-		}
-		if storage.Rest(ctx, rand.N(posterRest)) != nil {
-			return status, err
-		}
-	}
-}
-
-func (c *Connections) send(ctx context.Context, method, conn string, data []byte) (status int, err error) {
 	// AWS escapes the "=" of an id, and signs the path in that form.
 	path := "/@connections/" + strings.ReplaceAll(url.PathEscape(conn), "=", "%3D")
 	q := awscall.Request{Method: method, URL: c.api.Endpoint + path, Body: data}
 	if data != nil {
 		q.Header = http.Header{"Content-Type": {"application/octet-stream"}}
 	}
-	a, err := c.api.Do(ctx, q, 1<<10)
-	switch {
-	case a.Status >= http.StatusMultipleChoices:
-		return a.Status, fmt.Errorf("%s of a connection: status %d, %s: %s", method, a.Status, cmp.Or(a.Header.Get("X-Amzn-Errortype"), "no type"), a.Body)
-	case err != nil:
-		return 0, err
+	for try := 1; ; try++ {
+		a, err := c.api.Do(ctx, q, 1<<10)
+		if err == nil && a.Status < http.StatusMultipleChoices {
+			return a.Status, nil
+		}
+		if a.Status >= http.StatusMultipleChoices {
+			err = fmt.Errorf("%s of a connection: status %d, %s: %s", method, a.Status, cmp.Or(a.Header.Get("X-Amzn-Errortype"), "no type"), a.Body)
+		} else {
+			a.Status = 0
+		}
+		again := a.Status == 0 || a.Status == http.StatusTooManyRequests || a.Status >= http.StatusInternalServerError
+		if !again || try == posterTries || storage.Rest(ctx, rand.N(posterRest)) != nil {
+			return a.Status, err
+		}
 	}
-	return a.Status, nil
 }
