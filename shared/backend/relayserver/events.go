@@ -24,6 +24,7 @@ type streamPart struct {
 	sessions.Published
 	asks   *storage.Item // not nil: the delivery is suspended, and this item is written before the events
 	marked bool          // the store may have an item of the request, in state Taken
+	of     *request      // the request of a box in this program; nil for other boxes and for the standalone stream
 }
 
 // parts opens the tickets of an events frame and cuts its payload. It refuses the whole frame,

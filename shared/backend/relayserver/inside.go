@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -344,17 +343,10 @@ func isOver(c <-chan struct{}) bool {
 	}
 }
 
-// address reads a ticket that this program has made.
-func (l *life) address(ticket string) (a storage.Address, ok bool) {
-	if sealed, ok := strings.CutPrefix(ticket, sealedTicket); ok {
-		t, err := l.in.host.Load().Sealer.Open(sealed)
-		return t.Address, err == nil
-	}
+// addressOf reads a ticket that this program has made.
+func addressOf(ticket string) (a storage.Address, ok bool) {
 	return a, json.Unmarshal([]byte(ticket), &a) == nil
 }
-
-// sealedTicket begins the ticket of a delivery that came as a frame.
-const sealedTicket = "sealed "
 
 // ticketOf returns a ticket of a box in this program. No other program sees it.
 func ticketOf(a storage.Address) string {

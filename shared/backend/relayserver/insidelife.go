@@ -231,8 +231,8 @@ func (l *life) deliver(to storage.Address, d frame.Delivery, how taking) bool {
 // requests. Errors: Closed if the box does not take it.
 func (l *life) take(f frame.Deliver) error {
 	parts, ok := frame.Split(f.Payload, f.Lens)
-	to, opens := l.address(sealedTicket + f.Ticket)
-	if !ok || !opens || len(parts) != 2 || f.Gen != l.gen {
+	t, err := l.in.host.Load().Sealer.Open(f.Ticket)
+	if !ok || err != nil || len(parts) != 2 || f.Gen != l.gen {
 		return storage.Errorf(storage.Closed, "generation %d of the box is over", f.Gen)
 	}
 	if f.Inbox {
@@ -246,7 +246,7 @@ func (l *life) take(f frame.Deliver) error {
 		l.claimed[f.ID] = claimed{f.Round, time.Now()}
 		l.mu.Unlock()
 	}
-	if !l.deliver(to, frame.Delivery{
+	if !l.deliver(t.Address, frame.Delivery{
 		ID: f.ID, Round: f.Round, Session: f.Session, Principal: f.Principal, Level: f.Level, Subscribed: f.Subscribed,
 		Init: parts[0], Raw: parts[1], HasRequests: f.AckWithin > 0, Again: f.Again, Moved: f.Moved, Held: f.Held, Secrets: f.Secrets,
 	}, taking{looks: f.Looks, inbox: f.Inbox, within: time.Duration(f.AckWithin) * time.Millisecond, base: f.Base}) {
@@ -454,12 +454,6 @@ func (l *life) gather(o *outbox, e frame.Event) {
 	d.ended = e.Final || e.Asks != nil
 }
 
-// insidePart is a batch of one stream, with its request.
-type insidePart struct {
-	streamPart
-	of *request // nil for the standalone stream
-}
-
 // flush writes the events of a session until there are none left.
 func (l *life) flush(o *outbox) {
 	defer l.tell()
@@ -482,7 +476,7 @@ func (l *life) flush(o *outbox) {
 // send writes the parts of a batch, and tries again until the store has them. size is the sum of
 // their bytes. If other batches of the session may be written at the same time, stream is the batch's
 // stream; otherwise it is "".
-func (l *life) send(o *outbox, stream string, parts []insidePart, size int) {
+func (l *life) send(o *outbox, stream string, parts []streamPart, size int) {
 	var ack frame.Ack
 	for !isOver(l.over) {
 		if ack = (frame.Ack{}); l.write(o.session, stream, parts, size, &ack) {
@@ -495,7 +489,7 @@ func (l *life) send(o *outbox, stream string, parts []insidePart, size int) {
 
 // parts takes the next batch out of an outbox. size is the sum of the batch's bytes. The outbox
 // counts these bytes until the batch is written. mu is held.
-func (l *life) parts(o *outbox) (parts []insidePart, size int) {
+func (l *life) parts(o *outbox) (parts []streamPart, size int) {
 	room := storage.MaxBatchEvents
 	take := func(pending [][]byte) (now, rest [][]byte) {
 		n := 0
@@ -515,8 +509,8 @@ func (l *life) parts(o *outbox) (parts []insidePart, size int) {
 	if len(o.common) > 0 {
 		var now [][]byte
 		now, o.common = take(o.common)
-		if a, ok := l.address(o.ticket); ok {
-			parts = append(parts, insidePart{part(a, storage.Standalone, o.next, now), nil})
+		if a, ok := addressOf(o.ticket); ok {
+			parts = append(parts, part(a, storage.Standalone, o.next, now))
 		}
 	}
 	for len(o.streams) > 0 && room > 0 {
@@ -525,7 +519,8 @@ func (l *life) parts(o *outbox) (parts []insidePart, size int) {
 		if now, d.pending = take(d.pending); len(now) == 0 {
 			break
 		}
-		p := insidePart{part(d.to, d.to.Stream, d.last+1, now), d}
+		p := part(d.to, d.to.Stream, d.last+1, now)
+		p.of = d
 		d.last += storage.Index(len(now))
 		if over := d.ended && len(d.pending) == 0; over && d.asks == nil {
 			p.Batch.Final = true
@@ -552,14 +547,12 @@ var ackSize [80]byte
 
 // write writes one batch of a session, as [runner.events] does. If done is false, the caller must
 // call write again.
-func (l *life) write(id storage.ID, stream string, parts []insidePart, size int, ack *frame.Ack) (done bool) {
+func (l *life) write(id storage.ID, stream string, parts []streamPart, size int, ack *frame.Ack) (done bool) {
 	h := l.in.host.Load()
 	a := &account{config: &h.Config, begun: time.Now(), conn: l.record.Conn, size: size, proven: true, session: id, inside: true}
 	ctx := l.work("write", string(id)+stream)
-	said := make([]streamPart, len(parts))
 	for i, p := range parts {
 		a.trace(p.To.Trace)
-		said[i] = p.streamPart
 		if p.of == nil {
 			continue
 		}
@@ -572,16 +565,15 @@ func (l *life) write(id storage.ID, stream string, parts []insidePart, size int,
 		l.mu.Lock()
 		parts[i].marked = p.of.marked
 		l.mu.Unlock()
-		said[i].marked = parts[i].marked
 	}
-	stored, err := h.publish(ctx, l.id, said, ack, a)
+	stored, err := h.publish(ctx, l.id, parts, ack, a)
 	_ = a.end(ctx, frame.Events{Sender: l.sender()}, ackSize[:], err)
 	return err == nil && stored || ack.Fenced
 }
 
 // written forgets the events of a batch that the store has, or has refused. It closes streams
 // that an instance has ended meanwhile.
-func (l *life) written(o *outbox, parts []insidePart, size int, ack *frame.Ack) {
+func (l *life) written(o *outbox, parts []streamPart, size int, ack *frame.Ack) {
 	var closed []*request
 	l.mu.Lock()
 	if isOver(l.over) {
@@ -655,7 +647,7 @@ func (l *life) report(s frame.StatusReport) {
 	var err error
 	if len(f.Payload) == 0 {
 		err = r.status(ctx, f)
-	} else if a, ok := l.address(s.Ticket); ok && !r.kept(ctx, a, f) {
+	} else if a, ok := addressOf(s.Ticket); ok && !r.kept(ctx, a, f) {
 		err = r.reported(ctx, f, Ticket{Address: a, Gen: l.gen})
 	}
 	if err != nil {
