@@ -47,6 +47,7 @@ type outcome struct {
 // asking is a call that goes on later: when its client has answered, or at a given time.
 type asking struct {
 	id       json.RawMessage
+	whole    [][]byte       // questions of a legacy server, in place of inputs
 	raw      []byte         // the request that the server gets when the call goes on, without the answers
 	inputs   []bridge.Input // what the server needs from the client
 	at       time.Time      // when the call goes on, if it needs no inputs
@@ -77,14 +78,19 @@ func (c *call) execute() outcome {
 		return c.fault(&wire.Error{Code: wire.CodeMethodNotFound, Message: "this method is not served in the version that the client speaks"})
 	}
 	for {
-		result, fault := c.send(c.m.Method, c.params())
-		if fault != nil {
-			return c.fault(fault)
+		a := c.send(c.m.Method, c.params())
+		switch {
+		case a.Fault != nil:
+			return c.fault(a.Fault)
+		case a.Whole != nil:
+			return c.whole(a.Whole)
+		case len(a.Asks) > 0:
+			state, _ := json.Marshal(a.State) // cannot fail: it is a string
+			return outcome{call: c, asks: &asking{id: c.id, whole: a.Asks, raw: bridge.Retry(c.m.Raw, state)}}
+		case !bridge.Wants(a.Result):
+			return c.result(c.fit(a.Result))
 		}
-		if !bridge.Wants(result) {
-			return c.result(c.fit(result))
-		}
-		if o, again := c.wants(result); !again {
+		if o, again := c.wants(a.Result); !again {
 			return o
 		}
 		if !c.pauses() {
@@ -96,10 +102,13 @@ func (c *call) execute() outcome {
 // discovered answers initialize, resources/subscribe and resources/unsubscribe. It needs only
 // the server's capabilities, which it gets with server/discover.
 func (c *call) discovered() outcome {
-	discover, fault := c.send(wire.MethodDiscover, bridge.ReadLegacy(c.r.in.record.Init).Params(wire.MethodDiscover, nil, "", false))
+	a := c.send(wire.MethodDiscover, bridge.ReadLegacy(c.r.in.record.Init).Params(wire.MethodDiscover, nil, "", false))
+	discover := a.Result
 	switch {
-	case fault != nil:
-		return c.fault(fault)
+	case a.Fault != nil:
+		return c.fault(a.Fault)
+	case a.Whole != nil:
+		return c.whole(a.Whole)
 	case c.m.Method == wire.MethodInitialize && c.modern():
 		return c.result(bridge.Handshake(discover))
 	case c.m.Method == wire.MethodInitialize:
@@ -108,14 +117,20 @@ func (c *call) discovered() outcome {
 		return c.fault(noSubscriptions())
 	}
 	if c.r.in.server.Remote != nil {
-		if fault := c.subscribes(); fault != nil {
-			return c.fault(fault)
+		if a = c.subscribes(); a.Fault != nil {
+			return c.fault(a.Fault)
+		}
+		if wire.Lookup(a.Whole, "error") != nil {
+			return c.whole(a.Whole)
 		}
 	}
 	if uri, ok := wire.String(wire.Lookup(c.m.Params, "uri")); ok && c.m.Method == wire.MethodSubscribe {
 		if err := newSubscribers(c.r.k.Store, c.r.in.record, uri).add(c.r.ctx, c.r.in.record.ID); err != nil {
 			return c.fault(&wire.Error{Code: wire.CodeInternal, Message: "the subscription could not be kept; subscribe again"})
 		}
+	}
+	if a.Whole != nil {
+		return c.whole(a.Whole)
 	}
 	return c.result(json.RawMessage("{}"))
 }
@@ -134,6 +149,12 @@ func (c *call) params() json.RawMessage {
 
 func (c *call) result(result json.RawMessage) outcome {
 	return outcome{call: c, raw: wire.ResultResponse(c.id, result)}
+}
+
+// whole gives the client the response of a legacy server.
+func (c *call) whole(response []byte) outcome {
+	response, _ = wire.Replace(response, c.id, "id")
+	return outcome{call: c, raw: response}
 }
 
 func (c *call) fault(e *wire.Error) outcome {
@@ -208,7 +229,7 @@ func (c *call) pauses() bool {
 }
 
 // send makes the server and has it answer one request.
-func (c *call) send(method string, params json.RawMessage) (result json.RawMessage, fault *wire.Error) {
+func (c *call) send(method string, params json.RawMessage) Answer {
 	in := *c.r.in
 	in.init, in.method = in.record.Init, method
 	if method == wire.MethodToolsCall {
@@ -227,24 +248,24 @@ func (c *call) send(method string, params json.RawMessage) (result json.RawMessa
 	server, err := makeServer(c.r.ctx, Session{&in})
 	if err != nil {
 		c.r.k.Log.WarnContext(c.r.ctx, "server cannot be made", "server", in.record.Server, "session_id", in.record.ID, "error", err)
-		return nil, failure(phaseInit, err.Error())
+		return Answer{Fault: failure(phaseInit, err.Error())}
 	}
 	conn := newConnection(c, method, params, &in)
 	ss, err := server.Connect(c.r.ctx, conn, nil)
 	if err != nil {
-		return nil, failure(phaseInit, err.Error())
+		return Answer{Fault: failure(phaseInit, err.Error())}
 	}
 	if !c.opened(conn, ss) {
-		return nil, failure(phaseRuntime, "the request was stopped")
+		return Answer{Fault: failure(phaseRuntime, "the request was stopped")}
 	}
 	response := conn.answer()
 	switch {
 	case response == nil:
-		return nil, failure(phaseRuntime, "the request was stopped")
+		return Answer{Fault: failure(phaseRuntime, "the request was stopped")}
 	case response.Error != nil:
-		return nil, faultOf(response.Error)
+		return Answer{Fault: faultOf(response.Error)}
 	default:
-		return response.Result, nil
+		return Answer{Result: response.Result}
 	}
 }
 

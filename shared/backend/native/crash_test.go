@@ -205,14 +205,14 @@ type far struct {
 
 const farSteps, farStops = 6, 3
 
-func (f *far) Send(ctx context.Context, r native.Request) (json.RawMessage, *wire.Error) {
+func (f *far) Send(ctx context.Context, r native.Request) native.Answer {
 	if r.Method != wire.MethodToolsCall {
-		return json.RawMessage(`{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{},"logging":{}}}`), nil
+		return native.Answer{Result: json.RawMessage(`{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{},"logging":{}}}`)}
 	}
 	from := 0
 	state, later := wire.String(wire.Lookup(r.Params, "requestState"))
 	if _, err := fmt.Sscan(state, &from); later && err != nil {
-		return nil, &wire.Error{Code: wire.CodeInternal, Message: err.Error()}
+		return native.Answer{Fault: &wire.Error{Code: wire.CodeInternal, Message: err.Error()}}
 	}
 	for i := from + 1; i <= farSteps; i++ {
 		r.Say(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"step %d"}}`, i))
@@ -226,10 +226,10 @@ func (f *far) Send(ctx context.Context, r native.Request) (json.RawMessage, *wir
 			time.Sleep(15 * time.Second) // so that the item is renewed
 		case farStops:
 			<-ctx.Done()
-			return nil, &wire.Error{Code: wire.CodeInternal, Message: "stopped"}
+			return native.Answer{Fault: &wire.Error{Code: wire.CodeInternal, Message: "stopped"}}
 		}
 	}
-	return json.RawMessage(`{"content":[]}`), nil
+	return native.Answer{Result: json.RawMessage(`{"content":[]}`)}
 }
 
 func (f *far) Tell(context.Context, native.Request) {}

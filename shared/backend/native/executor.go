@@ -14,9 +14,8 @@ import (
 // version 2026-07-28, as it does with a server in Go. An Executor is safe for concurrent use.
 type Executor interface {
 	// Send has the server answer one request. It returns when the request has its answer, or
-	// soon after ctx has ended. If the server asks its client, Send returns a result with
-	// resultType input_required.
-	Send(ctx context.Context, r Request) (result json.RawMessage, fault *wire.Error)
+	// soon after ctx has ended.
+	Send(ctx context.Context, r Request) Answer
 	// Tell passes on a notification of the client, which is Method with Params. If a legacy
 	// client's roots have changed, Tell waits a moment for the server's questions about them.
 	Tell(ctx context.Context, r Request)
@@ -26,11 +25,23 @@ type Executor interface {
 	Forward(ctx context.Context, r Request, name string, response []byte) error
 }
 
+// Answer is what a server answers: Result or Fault, as in protocol version 2026-07-28. A result with
+// resultType input_required asks the client. Between a legacy client and a legacy server there is
+// Whole or Asks in their place, or Fault if the server has not answered.
+type Answer struct {
+	Result json.RawMessage
+	Fault  *wire.Error
+	Whole  []byte   // the JSON-RPC response, which the client gets with its own id
+	Asks   [][]byte // JSON-RPC requests to the client, which gets them with other ids; their ids are strings
+	State  string   // the requestState with which the request is sent again when Asks are answered
+}
+
 // Request is one request to an [Executor].
 type Request struct {
 	Session Session
 	Method  string
 	Params  json.RawMessage // as in protocol version 2026-07-28
+	Raw     []byte          // the request as a legacy client wrote it; nil for a modern client
 	Init    json.RawMessage // what the client says about itself, as params of initialize
 	Legacy  bool            // the client speaks an older protocol version
 	// Once says that the session is not in the store, so the Executor must keep nothing
@@ -55,7 +66,7 @@ type Request struct {
 }
 
 // remote sends one request to a server that runs elsewhere.
-func (c *call) remote(method string, params json.RawMessage, in *environment) (json.RawMessage, *wire.Error) {
+func (c *call) remote(method string, params json.RawMessage, in *environment) Answer {
 	ctx, cancel := context.WithCancel(c.r.ctx)
 	defer cancel()
 	c.mu.Lock()
@@ -66,6 +77,9 @@ func (c *call) remote(method string, params json.RawMessage, in *environment) (j
 	c.mu.Unlock()
 	r := in.remote(method, params)
 	r.Say, r.Ask, r.Note, r.Once = c.r.repeat, c.r.urge, c.note, c.r.address.Stream == ""
+	if !c.modern() {
+		r.Raw = c.m.Raw
+	}
 	return in.server.Remote.Send(ctx, r)
 }
 
@@ -138,9 +152,8 @@ func (c *call) note(state string) {
 
 // subscribes sends a legacy client's resources/subscribe or resources/unsubscribe to a
 // server that runs elsewhere.
-func (c *call) subscribes() *wire.Error {
+func (c *call) subscribes() Answer {
 	in := *c.r.in
 	in.init, in.method = in.record.Init, c.m.Method
-	_, fault := c.remote(c.m.Method, c.params(), &in)
-	return fault
+	return c.remote(c.m.Method, c.params(), &in)
 }

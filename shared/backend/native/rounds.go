@@ -58,18 +58,19 @@ func readLater(state json.RawMessage) (at time.Time, own json.RawMessage, ok boo
 // not ask or pause, ask returns its error response.
 func (r *run) ask(a *asking) []byte {
 	most, why := storage.MaxRounds, "the server has asked too often"
-	if len(a.inputs) == 0 {
+	asks := len(a.inputs) + len(a.whole)
+	if asks == 0 {
 		most, why = maxPauses, "the call has paused too often"
 	}
 	if r.round >= most {
 		return wire.ErrorResponse(a.id, failure(phaseToolCall, why))
 	}
-	if len(a.inputs) > 0 {
+	if asks > 0 {
 		first := 0
 		for _, other := range r.asks {
 			first += len(other.asked)
 		}
-		if first+len(a.inputs) > maxAsked {
+		if first+asks > maxAsked {
 			return wire.ErrorResponse(a.id, failure(phaseToolCall, "the server asks for too much at a time"))
 		}
 		var fault *wire.Error
@@ -77,6 +78,13 @@ func (r *run) ask(a *asking) []byte {
 		a.asked, a.requests, fault = client.Ask(string(r.address.Stream), r.round+1, first, len(r.asks), a.inputs)
 		if fault != nil {
 			return wire.ErrorResponse(a.id, fault)
+		}
+		for i, raw := range a.whole {
+			id := storage.QuestionID(r.address.Stream, r.round+1, first+i)
+			key, _ := wire.String(wire.Lookup(raw, "id"))
+			raw, _ = wire.Replace(raw, wire.AppendString(nil, id), "id")
+			a.asked = append(a.asked, bridge.Asked{ID: id, Key: key, Of: len(r.asks)})
+			a.requests = append(a.requests, raw)
 		}
 	}
 	r.asks = append(r.asks, a)

@@ -15,6 +15,11 @@
 // tries HTTP+SSE (MCP 2026-07-28, "Backward Compatibility"). A session of HTTP+SSE ends with its
 // stream, so each message opens another session.
 //
+// # Messages between legacy ends
+//
+// The messages of a legacy client and a legacy server pass as they are, but for ids, progress tokens,
+// tasks and the capabilities that offered takes out. For other pairs package bridge translates.
+//
 // # Questions
 //
 // A legacy server asks on the stream of its answer. If its events have ids, the call is

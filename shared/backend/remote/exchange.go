@@ -28,7 +28,8 @@ type exchange struct {
 	link    link
 	offers  era // the newest era of the server, as greet found out
 	req     bridge.Request
-	flow    *flow // counts the bytes of the next stream; nil: the stream gets a counter of its own
+	out     native.Answer // Whole, Asks and State, if the messages pass as they are
+	flow    *flow         // counts the bytes of the next stream; nil: the stream gets a counter of its own
 }
 
 // exchange prepares a request: the URL and the headers with the secrets of its caller.
@@ -145,19 +146,27 @@ func (x *exchange) once(ctx context.Context) (json.RawMessage, *wire.Error, erro
 	case x.link.Era == eraModern:
 		return x.modern(ctx)
 	case x.r.Method == wire.MethodDiscover:
+		if m, err := wire.Parse(x.r.Raw); err == nil && m.Method == wire.MethodInitialize {
+			x.out.Whole = wire.ResultResponse(m.ID, bridge.ReadLegacy(x.r.Init).Initialized(offered(x.link.Handshake, x.link.Era == eraHTTP)))
+		}
 		return offered(bridge.Discover(x.link.Handshake, false), x.link.Era == eraHTTP), nil, nil
 	default:
 		return x.legacy(ctx)
 	}
 }
 
-// offered takes listChanged and tasks out of the capabilities in a result of server/discover: no
-// stream to the server is open between messages, so their notifications would not come. Unless the
-// argument is true, it takes out subscribe too; see joinStandalone.
-func offered(discover json.RawMessage, subscribe bool) json.RawMessage {
+// passes reports whether client and server are both legacy, so that their messages pass as they are.
+func (x *exchange) passes() bool {
+	return x.r.Raw != nil && (x.link.Era == eraHTTP || x.link.Era == eraSSE)
+}
+
+// offered takes listChanged and tasks out of the capabilities in a result of server/discover or
+// initialize: no stream to the server is open between messages, so their notifications would not come.
+// Unless the argument is true, it takes out subscribe too; see joinStandalone.
+func offered(result json.RawMessage, subscribe bool) json.RawMessage {
 	var capabilities map[string]json.RawMessage
-	if json.Unmarshal(wire.Lookup(discover, "capabilities"), &capabilities) != nil {
-		return discover
+	if json.Unmarshal(wire.Lookup(result, "capabilities"), &capabilities) != nil {
+		return result
 	}
 	for _, name := range []string{"tools", "prompts", "resources"} {
 		var of map[string]json.RawMessage
@@ -173,10 +182,10 @@ func offered(discover json.RawMessage, subscribe bool) json.RawMessage {
 	delete(capabilities, "tasks")
 	raw, err := json.Marshal(capabilities)
 	if err != nil {
-		return discover
+		return result
 	}
-	discover, _ = wire.Replace(discover, raw, "capabilities")
-	return discover
+	result, _ = wire.Replace(result, raw, "capabilities")
+	return result
 }
 
 // modern sends the request to a server of 2026-07-28.
@@ -214,7 +223,7 @@ func (x *exchange) modernOnce(ctx context.Context, method string, params, known 
 	}
 	talk, err := x.ask(ctx, wire.NewRequest(id, method, params), header)
 	if err != nil {
-		return answerOf(err)
+		return x.answerOf(err)
 	}
 	defer talk.close()
 	for {
@@ -239,13 +248,22 @@ func (x *exchange) modernOnce(ctx context.Context, method string, params, known 
 
 // answerOf returns the answer to a request that failed with err: the JSON-RPC error in a
 // refusal, or else err.
-func answerOf(err error) (json.RawMessage, *wire.Error, error) {
+func (x *exchange) answerOf(err error) (json.RawMessage, *wire.Error, error) {
 	if refused, ok := errors.AsType[*refusal](err); ok && refused.raw != nil && !refused.first {
 		if m, bad := wire.Parse(refused.raw); bad == nil {
-			return nil, errorOf(m), nil
+			return x.answered(m)
 		}
 	}
 	return nil, nil, err
+}
+
+// answered returns what the response m says.
+func (x *exchange) answered(m wire.Message) (json.RawMessage, *wire.Error, error) {
+	if x.passes() {
+		x.out.Whole = m.Raw
+		return nil, nil, nil
+	}
+	return m.Result, errorOf(m), nil
 }
 
 // errorOf returns the error of a response, nil for a result.

@@ -55,13 +55,15 @@ func (x *exchange) legacy(ctx context.Context) (json.RawMessage, *wire.Error, er
 	}
 	c := &following{exchange: x, stream: storage.StreamID(storage.NewID()), standalone: joinStandalone(ctx, x)}
 	defer c.standalone.leave(ctx, x)
-	c.turn = bridge.NewTurn(x.req, c.stream, bridge.ServerInfo(x.link.Handshake), was.Turn)
+	c.begin(was)
 	id := c.name()
-	params := bridge.Strip(x.r.Method, x.r.Params)
-	if x.req.Token != nil {
-		params, _ = wire.Replace(params, id, "_meta", wire.MetaProgressToken)
+	raw, _ := wire.Replace(x.r.Raw, id, "id")
+	if !x.passes() {
+		raw = wire.NewRequest(id, x.r.Method, bridge.Strip(x.r.Method, x.r.Params))
 	}
-	raw := wire.NewRequest(id, x.r.Method, params)
+	if x.req.Token != nil {
+		raw, _ = wire.Replace(raw, id, "params", "_meta", wire.MetaProgressToken)
+	}
 	var err error
 	if x.link.Era == eraSSE {
 		if c.talk, err = x.connect(ctx); err == nil {
@@ -79,9 +81,17 @@ func (x *exchange) legacy(ctx context.Context) (json.RawMessage, *wire.Error, er
 		if c.talk != nil {
 			c.talk.close()
 		}
-		return answerOf(err)
+		return x.answerOf(err)
 	}
 	return c.follow(ctx)
+}
+
+// begin makes the turn of a round. The argument was is the state of the round before.
+func (c *following) begin(was round) {
+	c.turn = bridge.NewTurn(c.req, c.stream, bridge.ServerInfo(c.link.Handshake), was.Turn)
+	if c.passes() {
+		c.turn.Pass()
+	}
 }
 
 // setLevel tells the server the level of log messages that the client wants, if the level
@@ -109,7 +119,7 @@ func (x *exchange) setLevel(ctx context.Context) error {
 func (x *exchange) nextRound(ctx context.Context, was round) (json.RawMessage, *wire.Error, error) {
 	c := &following{exchange: x, stream: was.Turn.Stream, index: was.Turn.Seen, standalone: joinStandalone(ctx, x)}
 	defer c.standalone.leave(ctx, x)
-	c.turn = bridge.NewTurn(x.req, c.stream, bridge.ServerInfo(x.link.Handshake), was.Turn)
+	c.begin(was)
 	answers, err := c.turn.Answers()
 	if err != nil {
 		var e *wire.Error
@@ -246,7 +256,7 @@ func (c *following) follow(ctx context.Context) (json.RawMessage, *wire.Error, e
 		case c.turn.Asks():
 			return c.asks(ctx)
 		case c.talk.failed:
-			return answerOf(err)
+			return c.answerOf(err)
 		case len(c.parked) > 0 && errors.Is(err, context.DeadlineExceeded):
 			continue
 		case errors.Is(err, context.DeadlineExceeded):
@@ -284,7 +294,7 @@ func (c *following) follow(ctx context.Context) (json.RawMessage, *wire.Error, e
 			if err != nil {
 				return nil, failure(phaseCall, "the remote server answered with a message that is malformed"), nil
 			}
-			return m.Result, errorOf(m), nil
+			return c.answered(m)
 		}
 	}
 }
@@ -326,12 +336,17 @@ func (c *following) take(ctx context.Context, data []byte) (reply *bridge.Respon
 	switch {
 	case m.Kind == wire.Request && m.Method == wire.MethodPing:
 		return nil, c.tell(ctx, c.talk, wire.ResultResponse(m.ID, nil))
+	case m.Kind == wire.Request && c.passes() && !c.req.Rounds() && c.link.Era == eraHTTP:
+		c.forward(ctx, m)
+		return nil, nil
 	case m.Kind == wire.Request:
 		// The client gets the JSON text of the server's id as a string.
 		named, _ := json.Marshal(string(m.ID)) // cannot fail: it is a string
 		raw, _ = wire.Replace(data, named, "id")
 	case m.Kind == wire.Notification && aboutSession(m.Method):
-		if !c.r.Once {
+		if c.passes() {
+			_ = c.r.Apart(ctx, data) // a notification may be lost
+		} else if !c.r.Once {
 			_ = c.r.Session.Notify(ctx, m.Method, m.Params) // a notification may be lost
 		}
 		return nil, nil
@@ -460,6 +475,10 @@ func (c *following) required(talk *conversation, lastID string) (json.RawMessage
 	state, err := json.Marshal(next)
 	if err != nil {
 		return nil, nil, err
+	}
+	if c.passes() {
+		c.out.Asks, c.out.State = c.turn.Open(), string(state)
+		return nil, nil, nil
 	}
 	return wire.Lookup(c.turn.Required(string(state)), "result"), nil, nil
 }

@@ -97,16 +97,21 @@ type server struct {
 }
 
 // Send implements native.Executor.
-func (s *server) Send(ctx context.Context, r native.Request) (json.RawMessage, *wire.Error) {
+func (s *server) Send(ctx context.Context, r native.Request) native.Answer {
 	x, fault := s.exchange(ctx, r)
 	if fault != nil {
-		return nil, fault
+		return native.Answer{Fault: fault}
 	}
 	result, fault := x.send(ctx)
-	if fault != nil {
+	a := x.out
+	if a.Result, a.Fault = result, fault; fault != nil {
 		fault.Message = hide(fault.Message, x.secrets)
 	}
-	return result, fault
+	said, _ := wire.String(wire.Lookup(a.Whole, "error", "message"))
+	if hidden := hide(said, x.secrets); hidden != said {
+		a.Whole, _ = wire.Replace(a.Whole, wire.AppendString(nil, hidden), "error", "message")
+	}
+	return a
 }
 
 // remember puts a value into a cache of c, which it empties first if it is full.

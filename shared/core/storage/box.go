@@ -257,7 +257,7 @@ type Item struct {
 type Question struct {
 	ID     string `json:"id"`           // the id under which the client knows the question; see QuestionID
 	Key    string `json:"key"`          // the key in the server's inputRequests
-	Method string `json:"method"`       // such as elicitation/create
+	Method string `json:"method"`       // such as elicitation/create; "" if the server gets the client's whole response
 	Of     int    `json:"of,omitempty"` // the position of the request that asks, if Item.Raw is a batch
 }
 

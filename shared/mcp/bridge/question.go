@@ -16,6 +16,7 @@ type question struct {
 	index  storage.Index // index of the question's event in the log
 	method string
 	params json.RawMessage
+	raw    []byte // the JSON-RPC request, if it reaches a legacy client as it is
 }
 
 // Answer is a response to the server's question with the id Question.

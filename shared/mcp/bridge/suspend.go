@@ -124,7 +124,8 @@ func withParams(m wire.Message, params object) []byte {
 
 // Again adds the client's answers to raw, a request that [Retry] has made, or a batch of them. If a client
 // answered an elicitation with an error, the server gets "action": "cancel". An error of the client for
-// another question ends the call, and Again returns it.
+// another question ends the call, and Again returns it. The server gets the client's whole response to a
+// question without Method.
 func Again(raw []byte, questions []storage.Question, answers []storage.Answer) ([]byte, *wire.Error) {
 	given := map[string]wire.Message{}
 	for _, a := range answers {
@@ -164,6 +165,8 @@ func Again(raw []byte, questions []storage.Question, answers []storage.Answer) (
 // answerTo returns the client's answer to a question as an entry of inputResponses.
 func answerTo(q storage.Question, m wire.Message) (json.RawMessage, *wire.Error) {
 	switch {
+	case q.Method == "" && m.Raw != nil:
+		return m.Raw, nil
 	case isObject(m.Result):
 		return m.Result, nil
 	case q.Method == wire.MethodElicit:

@@ -11,13 +11,14 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
-// Turn makes one response to a modern client from the events of a call: from the first event, or from
-// where the previous response ended, to the result or the next questions to the client. One
-// goroutine uses it.
+// Turn makes one response to a client from the events of a call: from the first event, or from where
+// the previous response ended, to the result or the next questions to the client. The client is modern
+// unless [Turn.Pass] was called. One goroutine uses it.
 type Turn struct {
 	req    Request
 	id     storage.StreamID // the id that the request has at the server
 	server json.RawMessage  // the server's serverInfo
+	pass   bool             // the client is legacy too
 	state  State            // the State that came with the request, zero for none
 	given  map[string]bool  // ids of the questions that have an answer
 	used   map[string]bool  // keys of the answers that the method early has returned
@@ -39,6 +40,19 @@ func NewTurn(r Request, stream storage.StreamID, server json.RawMessage, s State
 	return &Turn{req: r, id: stream, server: server, state: s, given: map[string]bool{}, used: map[string]bool{}, at: s.From}
 }
 
+// Pass makes it the turn of a legacy client: the messages of a legacy server reach it as they are, but
+// for progress tokens. Call Pass before the other methods.
+func (t *Turn) Pass() { t.pass = true }
+
+// Open returns the JSON-RPC requests with which the server asks, after Pass. Their ids are the keys of
+// their answers in inputResponses, which are the client's whole responses.
+func (t *Turn) Open() (questions [][]byte) {
+	for _, q := range t.open {
+		questions = append(questions, q.raw)
+	}
+	return questions
+}
+
 // Served sets serverInfo for a turn that began before serverInfo was known.
 func (t *Turn) Served(server json.RawMessage) { t.server = server }
 
@@ -53,6 +67,11 @@ func (t *Turn) Answers() ([]Answer, error) {
 		method, asked := t.state.Asked[in.key]
 		id := t.state.id(in.key)
 		if !asked || t.given[id] {
+			continue
+		}
+		if t.pass && wire.Lookup(in.value, "jsonrpc") != nil { // an older program has stored only the result
+			t.given[id] = true
+			answers = append(answers, Answer{id, in.value})
 			continue
 		}
 		// If several members have this key, get returns the last one, which counts.
@@ -126,6 +145,11 @@ func (t *Turn) ask(index storage.Index, m wire.Message, seen bool) Step {
 	if !ok || t.given[id] || seen && !asked {
 		return Step{}
 	}
+	if t.pass && t.req.Rounds() {
+		q.key, q.raw = id, bytes.Clone(m.Raw)
+		t.open = append(t.open, q)
+		return Step{}
+	}
 	if q.key = key; !asked {
 		q.key = t.keyFor(q)
 	}
@@ -188,7 +212,7 @@ func (t *Turn) notification(m wire.Message) []byte {
 	switch m.Method {
 	case wire.NotifyProgress:
 		n, err := strconv.ParseFloat(string(wire.Lookup(m.Params, "progress")), 64)
-		if t.req.Token == nil || err != nil || t.moved && n <= t.progress {
+		if t.req.Token == nil || !t.pass && (err != nil || t.moved && n <= t.progress) {
 			return nil
 		}
 		t.progress, t.moved = n, true
@@ -198,12 +222,12 @@ func (t *Turn) notification(m wire.Message) []byte {
 		return raw
 	case wire.NotifyMessage:
 		level, _ := wire.String(wire.Lookup(m.Params, "level"))
-		if t.req.LogLevel == "" || severity(level) < severity(t.req.LogLevel) {
+		if known := severity(level) >= 0; (known || !t.pass) && (t.req.LogLevel == "" || severity(level) < severity(t.req.LogLevel)) {
 			return nil
 		}
 		return m.Raw
 	default:
-		if t.req.Extended() && wire.OfExtension(m.Method) {
+		if t.pass || t.req.Extended() && wire.OfExtension(m.Method) {
 			return m.Raw
 		}
 		return nil
@@ -211,8 +235,11 @@ func (t *Turn) notification(m wire.Message) []byte {
 }
 
 func (t *Turn) end(m wire.Message) Step {
+	if t.pass {
+		return Step{Reply: &Response{Raw: m.Raw}}
+	}
 	if m.Error == nil && t.req.Rounds() && Wants(m.Result) {
-		return t.pass(m.Result)
+		return t.relay(m.Result)
 	}
 	if m.Error == nil {
 		// Many servers ask for roots in every call, and work without them.
@@ -247,8 +274,8 @@ func (t *Turn) end(m wire.Message) Step {
 	return Step{Reply: &Response{Raw: faultResponse(t.req.ID, fault), Code: code}}
 }
 
-// pass takes a modern server's result with inputRequests, which the client gets as it is.
-func (t *Turn) pass(result json.RawMessage) Step {
+// relay takes a modern server's result with inputRequests, which the client gets as it is.
+func (t *Turn) relay(result json.RawMessage) Step {
 	inputs, own, fault := ReadInputs(result)
 	if fault != nil {
 		return Step{Reply: &Response{Raw: wire.ErrorResponse(t.req.ID, fault), Code: fault.Code}}
