@@ -87,17 +87,13 @@ func (k *keptBodies) turn(now time.Time) error {
 // prune deletes old files until ctx ends, even if no bodies come. It begins a new file each
 // day, and that deletes the old ones.
 func (k *keptBodies) prune(ctx context.Context) {
-	tick := time.NewTicker(time.Hour)
-	defer tick.Stop()
 	for {
 		if files, err := k.files(); err == nil && len(files) > 0 {
 			k.mu.Lock()
 			_ = k.turn(time.Now()) // after an error, prune tries again in an hour
 			k.mu.Unlock()
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+		if storage.Rest(ctx, time.Hour) != nil {
 			return
 		}
 	}

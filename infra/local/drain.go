@@ -34,18 +34,8 @@ func drain(ctx context.Context, m *machine) {
 	if d := m.cfg.Display; d != nil && calls+kept > 0 {
 		d.Say(draining(calls, kept))
 	}
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
 	told := map[string]time.Time{} // when the boxes of tasks were told to end, by the ids of the tasks
-	for haltBoxes(ctx, m, told) || inFlight(ctx, m) {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
-		if m.upkeep.storesNothing() {
-			return
-		}
+	for (haltBoxes(ctx, m, told) || inFlight(ctx, m)) && storage.Rest(ctx, 100*time.Millisecond) == nil && !m.upkeep.storesNothing() {
 	}
 }
 

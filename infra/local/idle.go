@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -114,14 +115,7 @@ func works(ctx context.Context, m *machine) bool {
 func awaitBegun(ctx context.Context, m *machine) {
 	ctx, cancel := context.WithTimeout(ctx, lastRequests)
 	defer cancel()
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for works(ctx, m) {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
+	for works(ctx, m) && storage.Rest(ctx, 100*time.Millisecond) == nil {
 	}
 }
 

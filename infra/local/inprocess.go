@@ -279,12 +279,7 @@ func (in *inprocess) send(payload []byte) (done <-chan struct{}, err error) {
 // retry calls the function do until it returns nil, at most handleTries times.
 func (in *inprocess) retry(do func() error) {
 	for try := range handleTries {
-		if do() == nil {
-			return
-		}
-		select {
-		case <-time.After(time.Duration(try+1) * time.Second):
-		case <-in.ctx.Done():
+		if do() == nil || storage.Rest(in.ctx, time.Duration(try+1)*time.Second) != nil {
 			return
 		}
 	}

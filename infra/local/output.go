@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -47,12 +48,7 @@ func keptOutput(folder string) func(context.Context, api.Outputs, func(api.Outpu
 					return err
 				}
 			}
-			if !of.Follow {
-				return nil
-			}
-			select {
-			case <-time.After(lookAgain):
-			case <-ctx.Done():
+			if !of.Follow || storage.Rest(ctx, lookAgain) != nil {
 				return nil
 			}
 		}

@@ -175,15 +175,8 @@ func (in *inprocess) sleep(ctx context.Context, box storage.BoxID) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, sleepWithin)
 	defer cancel()
-	tick := time.NewTicker(sleepWithin / 60)
-	defer tick.Stop()
-	for {
+	for storage.Rest(ctx, sleepWithin/60) == nil {
 		if b, err := in.store.Box(ctx, box); err != nil || b.State == storage.Asleep {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
 			return
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
@@ -174,12 +175,7 @@ func brief(err error) string {
 // end. retire tells them several times in half a minute, because some may only be starting.
 func (r *reloader) retire() {
 	for _, wait := range []time.Duration{0, 2 * time.Second, 8 * time.Second, 20 * time.Second} {
-		select {
-		case <-r.ctx.Done():
-			return
-		case <-time.After(wait):
-		}
-		if !r.m.boxesRun(r.ctx) {
+		if storage.Rest(r.ctx, wait) != nil || !r.m.boxesRun(r.ctx) {
 			return
 		}
 		r.m.inside.Retire()

@@ -34,19 +34,15 @@ func (m *machine) startSweep(ctx context.Context) error {
 		}
 	}
 	go func() {
-		tick := time.NewTicker(sweepEvery)
-		defer tick.Stop()
 		for n := 0; ; n++ {
 			if n%expireEvery == 0 {
 				m.expire(ctx)
 			}
-			select {
-			case <-ctx.Done():
+			if storage.Rest(ctx, sweepEvery) != nil {
 				return
-			case <-tick.C:
-				if m.boxesRun(ctx) || callsWait(ctx, m.functions.Records()) {
-					m.functions.Sweep(nil)
-				}
+			}
+			if m.boxesRun(ctx) || callsWait(ctx, m.functions.Records()) {
+				m.functions.Sweep(nil)
 			}
 		}
 	}()

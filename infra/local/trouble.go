@@ -103,15 +103,8 @@ func startUpkeep(ctx context.Context, m *machine) {
 // look checks the data folder until ctx ends. It inspects the store every inspectEvery, and also
 // soon after a write to it.
 func look(ctx context.Context, m *machine) {
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
 	inspected, next, took := time.Now(), time.Now().Add(inspectEvery), time.Duration(0)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for storage.Rest(ctx, lookEvery) == nil {
 		renewSockets(m)
 		s, ok := m.functions.Records().(*sqlitestore.Store)
 		if !ok || m.upkeep.damaged.Load() {

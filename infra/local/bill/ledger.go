@@ -360,26 +360,19 @@ func (l *Ledger) Total() (u meter.Units) {
 
 // Keep saves the ledger every minute until ctx ends, if the counts have changed.
 func (l *Ledger) Keep(ctx context.Context) {
-	tick := time.NewTicker(saveEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			if !l.take() {
-				continue
-			}
-			b, err := l.Bill(ctx)
-			if err == nil {
-				err = l.save(b)
-			}
-			if err != nil {
-				l.log.Warn("usage not saved; trying again in a minute", "error", err)
-				l.mu.Lock()
-				l.changed = true
-				l.mu.Unlock()
-			}
+	for storage.Rest(ctx, saveEvery) == nil {
+		if !l.take() {
+			continue
+		}
+		b, err := l.Bill(ctx)
+		if err == nil {
+			err = l.save(b)
+		}
+		if err != nil {
+			l.log.Warn("usage not saved; trying again in a minute", "error", err)
+			l.mu.Lock()
+			l.changed = true
+			l.mu.Unlock()
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry/otlp"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // Limits of what is kept in memory. What exceeds them is lost.
@@ -117,15 +118,8 @@ func (t *Telemetry) ready(e journal.Event) {
 
 // Keep sends spans every Settings.Every until ctx ends.
 func (t *Telemetry) Keep(ctx context.Context, log *slog.Logger) {
-	ticker := time.NewTicker(t.options.Settings.Every)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-			t.sendSpans(ctx, log, time.Now().Add(-settle))
-		case <-ctx.Done():
-			return
-		}
+	for storage.Rest(ctx, t.options.Settings.Every) == nil {
+		t.sendSpans(ctx, log, time.Now().Add(-settle))
 	}
 }
 

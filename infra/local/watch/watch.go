@@ -6,6 +6,8 @@ import (
 	"context"
 	"os"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // Quiet is how long files must stay unchanged before a change is reported, so that the caller does
@@ -18,24 +20,15 @@ const Quiet = 200 * time.Millisecond
 // seen is the state of the files that the caller knows. If it is nil, the first look finds a
 // change unless there are no paths. Files returns when ctx ends.
 func Files(ctx context.Context, interval time.Duration, seen Seen, listPaths func() []string, onChange func()) {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for storage.Rest(ctx, interval) == nil {
 		now := Look(listPaths())
 		if same(seen, now) {
 			continue
 		}
 		for seen = nil; !same(seen, now); {
 			seen = now
-			select {
-			case <-ctx.Done():
+			if storage.Rest(ctx, Quiet) != nil {
 				return
-			case <-time.After(Quiet):
 			}
 			now = Look(listPaths())
 		}
