@@ -148,35 +148,17 @@ func attributes(of map[string]string) []object {
 	return all
 }
 
-// tries is how often a post is tried at most, if it may succeed later.
-const tries = 3
-
-// post sends a body to the endpoint. It tries again after some errors.
+// post sends a body to the endpoint.
 func (e *Exporter) post(ctx context.Context, body object) error {
 	text, err := json.Marshal(body)
 	if err != nil {
 		return err
 	}
-	for try := 1; ; try++ {
-		again, err := e.postOnce(ctx, text)
-		if err == nil || !again || try == tries {
-			return err
-		}
-		select {
-		case <-time.After(time.Duration(try) * time.Second):
-		case <-ctx.Done():
-			return err
-		}
-	}
-}
-
-// postOnce sends a body once. The result again is true if another attempt may succeed.
-func (e *Exporter) postOnce(ctx context.Context, text []byte) (again bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, e.settings.Timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, e.settings.Endpoint, bytes.NewReader(text))
 	if err != nil {
-		return false, err
+		return err
 	}
 	for key, values := range e.settings.Headers {
 		req.Header[key] = values
@@ -184,15 +166,12 @@ func (e *Exporter) postOnce(ctx context.Context, text []byte) (again bool, err e
 	req.Header.Set("Content-Type", "application/json")
 	res, err := e.client.Do(req)
 	if err != nil {
-		return true, err
+		return err
 	}
 	defer func() { _ = res.Body.Close() }()
 	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, 64<<10)) // net/http reuses a connection only if the body was read
-	switch res.StatusCode {
-	case http.StatusOK, http.StatusAccepted, http.StatusNoContent:
-		return false, nil
-	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		again = true
+	if res.StatusCode/100 != 2 {
+		return fmt.Errorf("%s answered %s", req.URL.Redacted(), res.Status)
 	}
-	return again, fmt.Errorf("%s answered %s", req.URL.Redacted(), res.Status)
+	return nil
 }
