@@ -53,7 +53,7 @@ func (m *machine) startFleet(context.Context) error {
 			}
 			return m.commands.filled(ctx, m.servers.Load(), current(m.servers.Load(), m.cfg.Idle, t))
 		},
-		Inside: (&insider{guard.NewBudget(heldByBoxes), m.memory, m.inside}).run, Started: proc.Started,
+		Inside: m.insider(), Started: proc.Started,
 		OnStart: m.boxStarted, OnStop: m.boxStopped,
 		Output: func(t fleet.Status, line string) {
 			tenant, server := storage.BoxID(t.Box).Parts()
@@ -76,22 +76,18 @@ func (m *machine) isInside(server string) bool {
 // memory.
 const heldByBoxes = 64 << 20
 
-// insider runs boxes in this program.
-type insider struct {
-	budget *guard.Budget
-	memory *guard.Memory
-	host   *relayserver.Inside
-}
-
-// run implements Inside of [boxes.Config].
-func (i *insider) run(ctx context.Context, kill <-chan struct{}, env map[string]string, line func(string)) (exit int) {
-	log := slog.New(slog.NewJSONHandler(lineWriter(line), nil))
-	err := runner.Inside(ctx, kill, env, i.budget, i.memory, i.host.Join, log)
-	i.host.Left(env)
-	if err != nil {
-		log.Error("the box ended", "code", storage.CodeOf(err), "error", err)
+// insider returns Inside of [boxes.Config], which runs boxes in this program.
+func (m *machine) insider() func(context.Context, <-chan struct{}, map[string]string, func(string)) (exit int) {
+	budget := guard.NewBudget(heldByBoxes)
+	return func(ctx context.Context, kill <-chan struct{}, env map[string]string, line func(string)) int {
+		log := slog.New(slog.NewJSONHandler(lineWriter(line), nil))
+		err := runner.Inside(ctx, kill, env, budget, m.memory, m.inside.Join, log)
+		m.inside.Left(env)
+		if err != nil {
+			log.Error("the box ended", "code", storage.CodeOf(err), "error", err)
+		}
+		return runner.ExitCode(err)
 	}
-	return runner.ExitCode(err)
 }
 
 // lineWriter gets the lines of a slog handler, which calls Write once for each line.

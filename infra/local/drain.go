@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/infra/local/display"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -75,20 +76,12 @@ func (m *machine) inPlace(servers []string) (n int) {
 func draining(calls, kept int) string {
 	var parts []string
 	if calls > 0 {
-		parts = append(parts, fmt.Sprintf("%s in flight, with up to %s to end; Ctrl-C or another SIGTERM does not wait", number(calls, "call"), drainWithin))
+		parts = append(parts, fmt.Sprintf("%s in flight, with up to %s to end; Ctrl-C or another SIGTERM does not wait", display.Count(calls, "call"), drainWithin))
 	}
 	if kept > 0 {
-		parts = append(parts, number(kept, "call")+" that asked the client, kept for the next start")
+		parts = append(parts, display.Count(kept, "call")+" that asked the client, kept for the next start")
 	}
 	return strings.Join(parts, "; ")
-}
-
-// number returns a count with its noun, such as "1 call" or "3 calls".
-func number(n int, what string) string {
-	if n != 1 {
-		what += "s"
-	}
-	return fmt.Sprint(n, " ", what)
 }
 
 // suspended returns the server of each call in the store that waits for an answer of its client. If

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/dormouse-mcp/dormouse/infra/local/display"
 )
 
 // mostHeldLines is how many lines the terminal shows about tools that are held back from clients.
@@ -38,5 +40,5 @@ func heldOf(m *machine, server string) (detail string, lines []string) {
 	if more := len(lines) - mostHeldLines; more > 0 {
 		lines = append(lines[:mostHeldLines], fmt.Sprintf("… and %d more lines: dormouse list", more))
 	}
-	return number(len(state.Held), "tool") + detail, lines
+	return display.Count(len(state.Held), "tool") + detail, lines
 }

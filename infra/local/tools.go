@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/infra/local/display"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -69,7 +70,7 @@ func (r recorded) text(s serversfile.Server) string {
 	}
 	switch n, started := r.tools(s); {
 	case n > 0:
-		return number(n, "tool")
+		return display.Count(n, "tool")
 	case started:
 		return ""
 	default:
@@ -104,7 +105,7 @@ func toolsOf(m *machine, tenant, server string) string {
 	if n == 0 {
 		return ""
 	}
-	return number(n, "tool")
+	return display.Count(n, "tool")
 }
 
 // relist is the shortest time between two readings of the same list by [toolNames.has].

@@ -122,9 +122,10 @@ const (
 	maxTool = 24 // largest width of the column with the tools' names
 )
 
-func plural(n int, one, more string) string {
-	if n == 1 {
-		return "1 " + one
+// Count returns a number with its noun, such as "1 call" or "3 calls".
+func Count(n int, what string) string {
+	if n != 1 {
+		what += "s"
 	}
-	return fmt.Sprintf("%d %s", n, more)
+	return fmt.Sprint(n, " ", what)
 }

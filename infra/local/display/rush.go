@@ -37,7 +37,7 @@ func (r *rush) due() time.Time {
 // flush prints the line about the calls left out, and begins a new second.
 func (r *rush) flush(p *printer, now time.Time) {
 	if r.more > 0 {
-		p.line(now, "", plural(r.more, "more call", "more calls")+" in this second")
+		p.line(now, "", Count(r.more, "more call")+" in this second")
 		*r = rush{}
 	}
 }

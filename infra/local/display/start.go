@@ -16,7 +16,7 @@ func (t *Terminal) Start(s Start) {
 }
 
 func (t *Terminal) first(s Start) {
-	head := []string{strings.TrimSpace("dormouse " + t.opts.Version), plural(len(s.Servers), "server", "servers") + " of " + s.File, s.Who}
+	head := []string{strings.TrimSpace("dormouse " + t.opts.Version), Count(len(s.Servers), "server") + " of " + s.File, s.Who}
 	t.say("%s", joined(" · ", head...))
 	t.say("")
 	t.addresses(s)

@@ -26,8 +26,8 @@ func (s *seen) status(now time.Time, cost func() float64) string {
 	if n := len(s.awake); n > 0 {
 		parts[0] = fmt.Sprintf("%d awake", n)
 	}
-	parts = append(parts, plural(len(s.sessions), "session", "sessions"))
-	calls := plural(s.calls, "call", "calls")
+	parts = append(parts, Count(len(s.sessions), "session"))
+	calls := Count(s.calls, "call")
 	if s.failed > 0 {
 		calls += fmt.Sprintf(", %d failed", s.failed)
 	}

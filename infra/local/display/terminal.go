@@ -114,7 +114,7 @@ func (t *Terminal) drain() {
 // left prints how many events were left out since the last call of left, if any.
 func (t *Terminal) left(now time.Time) {
 	if n := t.dropped.Swap(0); n > 0 {
-		t.line(now, "", plural(int(n), "line was", "lines were")+" left out: this terminal takes them too slowly")
+		t.line(now, "", Count(int(n), "event")+" left out: this terminal takes them too slowly")
 	}
 }
 

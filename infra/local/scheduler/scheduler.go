@@ -182,15 +182,6 @@ func (a *API) Len() int {
 	return len(a.kept)
 }
 
-// write writes the file of a schedule atomically.
-func (a *API) write(name string, s *oneTime) error {
-	raw, err := json.Marshal(s)
-	if err != nil {
-		return err
-	}
-	return durable.WriteFile(a.file(name), raw, 0o600)
-}
-
 // Create stores a schedule that sends event, which is JSON. The time at which it is due is rounded up
 // to a whole second. If a schedule with this name exists, Create changes nothing and created is
 // false.
@@ -205,7 +196,11 @@ func (a *API) Create(name string, due time.Time, event string) (created bool, er
 	case a.kept[name] != nil:
 		return false, nil
 	}
-	if err := a.write(name, s); err != nil {
+	raw, err := json.Marshal(s)
+	if err == nil {
+		err = durable.WriteFile(a.file(name), raw, 0o600)
+	}
+	if err != nil {
 		return false, err
 	}
 	a.kept[name] = s
