@@ -78,10 +78,10 @@ func rooms(counted any, all bodies) sockets.Rooms {
 	return sockets.Rooms{In: twoRooms{c.share.room, all.room}, Out: twoRooms{c.share.unread, all.unread}, Turns: c.share.turns}
 }
 
-// twoRooms are the memory limits of one caller and of all callers.
+// twoRooms are the memory limits of one caller, nil if unknown, and of all callers.
 type twoRooms [2]*semaphore.Weighted
 
-// TryAcquire implements [sockets.Room].
+// TryAcquire implements [sockets.Room]. Both limits must be known.
 func (r twoRooms) TryAcquire(n int64) bool {
 	if !r[0].TryAcquire(n) {
 		return false
@@ -95,20 +95,25 @@ func (r twoRooms) TryAcquire(n int64) bool {
 
 // Acquire implements [sockets.Room].
 func (r twoRooms) Acquire(ctx context.Context, n int64) error {
-	if err := r[0].Acquire(ctx, n); err != nil {
-		return err
+	if r[0] != nil {
+		if err := r[0].Acquire(ctx, n); err != nil {
+			return err
+		}
 	}
-	if err := r[1].Acquire(ctx, n); err != nil {
-		r[0].Release(n)
-		return err
+	err := r[1].Acquire(ctx, n)
+	if err != nil {
+		twoRooms{r[0]}.Release(n)
 	}
-	return nil
+	return err
 }
 
 // Release implements [sockets.Room].
 func (r twoRooms) Release(n int64) {
-	r[0].Release(n)
-	r[1].Release(n)
+	for _, room := range r {
+		if room != nil {
+			room.Release(n)
+		}
+	}
 }
 
 // admit counts one request, message or WebSocket of a caller: a WebSocket until it ends, and the
@@ -176,7 +181,7 @@ func (b bodies) guard(w http.ResponseWriter, r *http.Request) (guarded *http.Req
 	if packed || size < 0 || size > maxBody {
 		size = maxBody
 	}
-	body := &guardedBody{packed: packed, ReadCloser: r.Body, ctx: r.Context(), room: [2]*semaphore.Weighted{1: b.room}, size: size, conn: http.NewResponseController(w)}
+	body := &guardedBody{packed: packed, ReadCloser: r.Body, ctx: r.Context(), room: twoRooms{1: b.room}, size: size, conn: http.NewResponseController(w)}
 	r = r.WithContext(context.WithValue(r.Context(), bodyKey{}, body))
 	r.Body = body
 	return r, body.release
@@ -199,10 +204,10 @@ func (b bodies) ofStrangers(pages http.Handler) http.Handler {
 type guardedBody struct {
 	io.ReadCloser
 	ctx    context.Context
-	room   [2]*semaphore.Weighted // memory limits: that of the caller, nil if unknown, and that of all callers
-	size   int64                  // bytes of memory that the body reserves
-	packed bool                   // the body is compressed, so it may take more memory than it has bytes
-	within time.Duration          // how long the body may take to arrive once its memory is reserved; 0 leaves the deadline of the request (bodyWithin)
+	room   twoRooms
+	size   int64         // bytes of memory that the body reserves
+	packed bool          // the body is compressed, so it may take more memory than it has bytes
+	within time.Duration // how long the body may take to arrive once its memory is reserved; 0 leaves the deadline of the request (bodyWithin)
 	conn   *http.ResponseController
 
 	read        int64 // bytes that were read so far
@@ -236,22 +241,12 @@ func (b *guardedBody) Unpacked(bytes int) {
 	}
 }
 
-// take reserves memory in each of b.room. It waits roomWithin at most.
+// take reserves memory in b.room. It waits roomWithin at most.
 func (b *guardedBody) take() error {
 	ctx, cancel := context.WithTimeout(b.ctx, roomWithin)
 	defer cancel()
-	for i, room := range b.room {
-		if room == nil {
-			continue
-		}
-		if err := room.Acquire(ctx, b.size); err != nil {
-			for _, had := range b.room[:i] {
-				if had != nil {
-					had.Release(b.size)
-				}
-			}
-			return err
-		}
+	if err := b.room.Acquire(ctx, b.size); err != nil {
+		return err
 	}
 	b.taken = true
 	if b.within > 0 {
@@ -263,11 +258,7 @@ func (b *guardedBody) take() error {
 // give gives back n bytes of the reserved memory.
 func (b *guardedBody) give(n int64) {
 	b.size -= n
-	for _, room := range b.room {
-		if room != nil {
-			room.Release(n)
-		}
-	}
+	b.room.Release(n)
 }
 
 // release gives all reserved memory back. If the handler did not read the body to its end, net/http
