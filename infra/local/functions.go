@@ -90,7 +90,7 @@ func (m *machine) openFunctions(ctx context.Context) (err error) {
 		Logger: m.log, Recorder: m.recorder, Lines: m.lines, Observe: m.note, Stopping: m.stopping.Load,
 		Damaged: func(err error) { storeDamaged(m, err) },
 		OpenSockets: func(runners, clients sockets.Routes, limits sockets.Limits) (relay, socket *sockets.API) {
-			m.openSockets(runners, clients, limits, "")
+			m.openSockets(runners, clients, limits)
 			return m.relay, m.socket
 		},
 		Listen:   func(l net.Listener, h http.Handler) { m.serve(l, h, nil) },

@@ -103,7 +103,7 @@ func (m *machine) startInside(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	m.openSockets(&runnerRoutes{in}, &clientRoutes{in}, sockets.Home(), socketsOnly)
+	m.openSockets(&runnerRoutes{in}, &clientRoutes{in}, sockets.Home())
 	if err := in.Serve(m.servers.Load()); err != nil {
 		return err
 	}

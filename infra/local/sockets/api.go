@@ -84,10 +84,7 @@ type Config struct {
 	Name  string // name in logs, and API Gateway's apiId
 	Stage string // the one path segment that clients connect to: ws://HOST/<stage>
 	Routes
-	// Elsewhere is the text of the response to requests for other paths, with status 403. If it is
-	// empty, the text is "Forbidden", as with API Gateway.
-	Elsewhere string
-	Limits    Limits
+	Limits Limits
 	// Opened and Closed are called with the id of each connection. The argument lived is how long
 	// it was open. Both may be nil.
 	Opened func(conn string)
@@ -162,7 +159,7 @@ func New(cfg Config) *API {
 // ServeHTTP handles a client's upgrade request. It returns when the connection has ended.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if strings.TrimSuffix(r.URL.Path, "/") != "/"+a.cfg.Stage {
-		awsapi.Refuse(w, http.StatusForbidden, cmp.Or(a.cfg.Elsewhere, "Forbidden"))
+		awsapi.Refuse(w, http.StatusForbidden, "Forbidden")
 		return
 	}
 	if !asksForWebSocket(r) {
