@@ -62,9 +62,13 @@ func (r recorded) tools(s serversfile.Server) (n int, started bool) {
 	return n, started || n > 0 || s.InPlace()
 }
 
-// text returns what the list of servers at the start says about a server: for example "11 tools",
-// or "never started", or "" if nothing is known.
-func (r recorded) text(s serversfile.Server) string {
+// startText returns what the list of servers at the start says about a server: for example "11
+// tools", "never started", that its last start failed, that its program is missing, or "" if
+// nothing is known.
+func (m *machine) startText(s serversfile.Server, r recorded) string {
+	if !s.InPlace() && m.failed.reasons()[s.Name] != "" {
+		return api.FailedLast
+	}
 	if !s.InPlace() && !s.Record {
 		return ""
 	}
@@ -73,23 +77,11 @@ func (r recorded) text(s serversfile.Server) string {
 		return display.Count(n, "tool")
 	case started:
 		return ""
-	default:
-		return "never started"
-	}
-}
-
-// startText is like [recorded.text], but it also says if the last start of a server failed, or if its
-// program is missing.
-func (m *machine) startText(s serversfile.Server, r recorded) string {
-	text := r.text(s)
-	switch {
-	case s.InPlace():
-	case m.failed.reasons()[s.Name] != "":
-		return api.FailedLast
-	case text == api.NeverStarted && m.missing(s) != nil:
+	case m.missing(s) != nil:
 		return api.ProgramMissing
+	default:
+		return api.NeverStarted
 	}
-	return text
 }
 
 // toolsOf returns how many tools a tenant's server has, for example "11 tools". It returns "" if
