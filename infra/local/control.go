@@ -9,21 +9,15 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
-	"github.com/dormouse-mcp/dormouse/shared/operate/console"
 )
 
 // control serves the API for operators on the control socket.
-type control struct {
-	key       string // the key that callers must show
-	public    *listeners
-	console   *console.Console
-	operators func() api.Options
-}
+type control struct{ *machine }
 
 // ServeHTTP implements http.Handler.
-func (c *control) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	o := c.operators()
-	o.Caller, o.Info.URL = api.Owner(c.key), c.public.address(0)
+func (c control) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	o := c.functions.Operators()
+	o.Caller, o.Info.URL = api.Owner(c.folder.Key()), c.public.address(0)
 	if c.public.shows != nil {
 		o.Info.Certificate = c.public.shows()
 	}

@@ -11,18 +11,15 @@ import (
 
 // monitored serves clients, the console, /healthz and /metrics.
 type monitored struct {
-	clients   http.Handler
-	public    *listeners
-	console   http.Handler
-	operators func() api.Options
-	health    http.HandlerFunc
+	machine          *machine
+	clients, console http.Handler
 }
 
 // ServeHTTP implements http.Handler.
 func (m *monitored) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch path := r.URL.Path; {
 	case path == "/healthz":
-		m.health(w, r)
+		health(m.machine, w, r)
 	case path == "/metrics":
 		m.metrics(w, r)
 	case console.Serves(path):
@@ -36,8 +33,8 @@ func (m *monitored) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // or operator. If only the machine's user can reach the endpoint, programs on the machine need no
 // key. A web page of another origin, or one that reaches loopback by another host name, is refused.
 func (m *monitored) metrics(w http.ResponseWriter, r *http.Request) {
-	o := m.operators()
-	if r.Header.Get("Authorization") == "" && m.public.private() && transport.NamesLoopback(r.Host) {
+	o := m.machine.functions.Operators()
+	if r.Header.Get("Authorization") == "" && m.machine.public.private() && transport.NamesLoopback(r.Host) {
 		o.Caller = func(*http.Request, apikey.Right) (api.Caller, error) {
 			return api.Machine("a program on this machine"), nil
 		}

@@ -156,7 +156,7 @@ func (m *machine) startRelay(context.Context) error { return m.serveUnix("relay"
 // startControl lets commands such as dormouse list call this run. Call it last, because the
 // answers contain the address of the endpoint.
 func (m *machine) startControl(context.Context) error {
-	return m.serveUnix("control", &control{key: m.folder.Key(), public: m.public, console: m.console, operators: m.functions.Operators}, &m.public.use)
+	return m.serveUnix("control", control{m}, &m.public.use)
 }
 
 // startEndpoints opens the endpoints for clients. Call it when all parts that a client's request
@@ -177,7 +177,7 @@ func (m *machine) startEndpoints(ctx context.Context) error {
 	proxies := m.cfg.Proxies
 	// The gate, which refuses programs in boxes, comes before the proxies: it must see the address
 	// of the connection, not the one in X-Forwarded-For.
-	m.serve(m.public.open[0], m.gate.of(proxies.behind(&monitored{m.functions.Web(), m.public, page, m.functions.Operators, health(m)})), &m.public.use)
+	m.serve(m.public.open[0], m.gate.of(proxies.behind(&monitored{m, m.functions.Web(), page})), &m.public.use)
 	m.serve(m.public.open[1], m.gate.of(proxies.behind(m.functions.Sockets())), &m.public.use)
 	certificates.start(ctx)
 	return nil

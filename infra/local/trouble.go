@@ -169,18 +169,16 @@ const healthPatience = 5 * time.Second
 
 // health serves /healthz: 200 and "ok", or 503 and a line for each part of the machine that does
 // not work.
-func health(m *machine) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), healthPatience)
-		defer cancel()
-		w.Header().Set("Cache-Control", "no-store")
-		lines := wrong(ctx, m)
-		if len(lines) == 0 {
-			_, _ = w.Write([]byte("ok\n"))
-			return
-		}
-		http.Error(w, strings.Join(lines, "\n"), http.StatusServiceUnavailable)
+func health(m *machine, w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), healthPatience)
+	defer cancel()
+	w.Header().Set("Cache-Control", "no-store")
+	lines := wrong(ctx, m)
+	if len(lines) == 0 {
+		_, _ = w.Write([]byte("ok\n"))
+		return
 	}
+	http.Error(w, strings.Join(lines, "\n"), http.StatusServiceUnavailable)
 }
 
 // wrong returns a line for each part that does not work. Anybody may read the lines, so they name

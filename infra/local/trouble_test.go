@@ -42,7 +42,7 @@ func TestHealthSaysWhatDoesNotWork(t *testing.T) {
 	m := started(t, func(c *Config) { c.Runner = []string{"/bin/sh"} })
 	ask := func() (status int, body string) {
 		w := httptest.NewRecorder()
-		health(m)(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/healthz", nil))
+		health(m, w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/healthz", nil))
 		return w.Code, w.Body.String()
 	}
 	if status, body := ask(); status != http.StatusOK || body != "ok\n" {
