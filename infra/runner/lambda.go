@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -76,8 +75,7 @@ func (b *bootstrap) serve(ctx context.Context, base environment) error {
 	var i fleet.Invitation
 	end := fleet.Status{State: fleet.Stopped, ExitCode: exitFailed, Reason: "the event is no invitation"}
 	if err := json.Unmarshal(event, &i); err == nil && i.Box != "" {
-		g := &invocation{base: base, log: b.log}
-		end = g.host(ctx, i, deadline)
+		end = b.host(ctx, base, i, deadline)
 	}
 	if err := held.finish(end); err != nil {
 		return fmt.Errorf("end the response: %w", err)
@@ -150,6 +148,3 @@ func (h *held) finish(end fleet.Status) error {
 	_ = h.to.Close() // never fails
 	return <-h.done
 }
-
-// onLambda reports whether this program is the runtime of a Lambda function.
-func onLambda() bool { return strings.TrimSpace(os.Getenv(runtimeAPI)) != "" }

@@ -85,7 +85,7 @@ func Main() {
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
 	debug.SetMemoryLimit(heapLimit)
 	serve := run
-	if onLambda() {
+	if os.Getenv(runtimeAPI) != "" {
 		serve = serveInvocations
 		if err := hide(); err != nil {
 			log.Error("the runner cannot wait for an invitation", "error", err)
