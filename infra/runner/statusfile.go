@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -118,12 +119,8 @@ func (b *statusFile) prune() {
 }
 
 func (b *statusFile) text() ([]byte, error) {
-	all := make([]notice, 0, len(b.all))
-	for _, n := range b.all {
-		all = append(all, n)
-	}
-	slices.SortFunc(all, func(x, y notice) int { return cmp.Compare(x.Process, y.Process) })
-	return json.Marshal(all)
+	all := slices.SortedFunc(maps.Values(b.all), func(x, y notice) int { return cmp.Compare(x.Process, y.Process) })
+	return json.Marshal(append([]notice{}, all...)) // never null
 }
 
 // write replaces the file by a rename.

@@ -233,8 +233,7 @@ func (r *processRun) mark(s *Server) (clear func()) {
 // closedWay explains why the sandbox's user may not execute a program: it names the folder or file
 // that other users may not enter or execute.
 func closedWay(err error) string {
-	var of *fs.PathError
-	if errors.As(err, &of) {
+	if of, ok := errors.AsType[*fs.PathError](err); ok {
 		words := append(Shebang(of.Path), "")
 		for _, program := range []string{words[0], of.Path} {
 			real, err := filepath.EvalSymlinks(program)
@@ -270,16 +269,16 @@ func Shebang(script string) []string {
 
 // startFault returns the error for the clients of a process that cannot be started because of err.
 func (b *Box) startFault(err error) *fault {
-	if full := (guard.FullError{}); errors.As(err, &full) {
+	if full, ok := errors.AsType[guard.FullError](err); ok {
 		f := b.server.fault(PhaseSessionCreate, "cannot be started: %s", full.Error())
 		f.data.RetryAfter = full.RetryAfter().Seconds()
 		return f
 	}
-	if confined := (*sandbox.Error)(nil); errors.As(err, &confined) {
+	if _, ok := errors.AsType[*sandbox.Error](err); ok {
 		return b.server.fault(PhaseSessionCreate, "cannot be started: %s", b.hide.Text(err.Error()))
 	}
-	var e *provision.Error
-	if !errors.As(err, &e) {
+	e, ok := errors.AsType[*provision.Error](err)
+	if !ok {
 		message := err.Error()
 		if b.server.Sandbox != nil && errors.Is(err, fs.ErrPermission) {
 			message += " in its sandbox: " + closedWay(err)

@@ -418,14 +418,14 @@ func (r *processRun) thaw(ctx context.Context) (*frozen, error) {
 	within, done := context.WithTimeout(ctx, wakeTime)
 	defer done()
 	err = found.Claim(within, p.nap.control.Thaw)
-	var unfit *memory.UnfitError
-	var gone *memory.ClaimError
+	_, unfit := errors.AsType[*memory.UnfitError](err)
+	_, gone := errors.AsType[*memory.ClaimError](err)
 	switch {
 	case err == nil:
 		p.box.log.Info("thawed", "server", p.box.server.Name, "process", p.group.id,
 			"age_s", int(time.Since(found.Saved).Seconds()), "mb", megabytes(found.Size), "ms", time.Since(begun).Milliseconds())
 		return f, nil
-	case errors.As(err, &unfit), errors.As(err, &gone):
+	case unfit, gone:
 		r.lost(err)
 		return nil, nil
 	}

@@ -3,6 +3,8 @@ package guard
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -161,10 +163,7 @@ func (m *Memory) young() (n int, first time.Time) {
 // returns a channel that is closed when the process has ended, or nil if there is no such process.
 func (m *Memory) Yield() (ended <-chan struct{}) {
 	m.mu.Lock()
-	boxes := make([]Sleeper, 0, len(m.boxes))
-	for b := range m.boxes {
-		boxes = append(boxes, b)
-	}
+	boxes := slices.Collect(maps.Keys(m.boxes))
 	m.mu.Unlock()
 	for {
 		var oldest time.Time

@@ -75,8 +75,8 @@ func reconnectionOf(err error) reconnection {
 	if closed, ok := errors.AsType[*ClosedError](err); ok {
 		return closed.Code.reconnection()
 	}
-	var refused *RefusedError
-	if !errors.As(err, &refused) {
+	refused, ok := errors.AsType[*RefusedError](err)
+	if !ok {
 		return reconnect
 	}
 	switch s := refused.Status; {

@@ -105,8 +105,8 @@ func (w *webSocket) Send(message []byte) error {
 
 // ended adds a ClosedError to err if the peer has closed the connection with a code.
 func ended(err error) error {
-	var closed websocket.CloseError
-	if !errors.As(err, &closed) {
+	closed, ok := errors.AsType[websocket.CloseError](err)
+	if !ok {
 		return err
 	}
 	return fmt.Errorf("%w: %w", &ClosedError{Code: CloseCode(closed.Code), Reason: closed.Reason}, err)
