@@ -106,7 +106,7 @@ func Start(run Command, g Grace) (*Child, error) {
 		start = func() error { return run.Start(c.cmd) }
 	}
 	release := spares.take()
-	err = children.start(c.cmd, start)
+	err = startChild(c.cmd, start)
 	release()
 	closeAll(in.r, out.w, diag.w)
 	if err != nil {
@@ -162,7 +162,7 @@ func (c *Child) KernelKilled() bool { return oomKills() > c.kills }
 
 func (c *Child) wait() {
 	c.reap()
-	children.ended(c.pid)
+	children.Delete(c.pid)
 	c.clear()
 	c.end = exitOf(c.cmd.ProcessState)
 	close(c.exited)
