@@ -37,9 +37,8 @@ type Box struct {
 	// mu guards everything below, and all sessions, groups and processes. A goroutine that holds
 	// mu must not make a system call that may block, call the sink or parse a message.
 	mu     sync.Mutex
-	era    wire.Era  // which protocol versions the server speaks, "" if that is not known
-	used   time.Time // when a client or one of its calls was last active
-	counts dropped
+	era    wire.Era      // which protocol versions the server speaks, "" if that is not known
+	used   time.Time     // when a client or one of its calls was last active
 	starts backOff       // delays the next start after failed starts
 	active int           // number of goroutines that Close waits for; they run processes, call the sink or remove files
 	over   chan struct{} // made by Close, and closed when active is zero
@@ -85,7 +84,6 @@ func (b *Box) Deliver(d Delivery) {
 		s.tidy()
 	}()
 	if g.hasStream(s, string(d.ID)) {
-		b.counts.Unknown++
 		b.log.Warn("delivery twice, dropped", "server", b.server.Name, "session_id", s.id, "stream", d.ID)
 		return
 	}
@@ -142,8 +140,8 @@ func (b *Box) execute(g *group, st *stream, msgs []wire.Message, again bool) {
 			g.notification(p, st.session, m)
 		case wire.Response:
 			waits := p != nil && !p.greeted && !p.nap.asleep() && b.server.Images != nil
-			if !waits || !p.held.add(heldLine{line: m.Raw, of: st.session, answer: m}) {
-				b.counts.Unknown++
+			if waits {
+				p.held.add(heldLine{line: m.Raw, of: st.session, answer: m})
 			}
 		}
 	}
@@ -181,8 +179,8 @@ func invalid(msgs []wire.Message, err error) []byte {
 	if len(msgs) == 1 {
 		id = msgs[0].ID
 	}
-	var e *wire.Error
-	if !errors.As(err, &e) {
+	e, ok := errors.AsType[*wire.Error](err)
+	if !ok {
 		e = &wire.Error{Code: wire.CodeInvalidRequest, Message: "message cannot be read"}
 	}
 	return wire.ErrorResponse(id, e)
@@ -196,8 +194,8 @@ func (b *Box) Answer(session storage.ID, question string, raw []byte) {
 	defer b.mu.Unlock()
 	b.touch()
 	m.ID = wire.AppendString(nil, question)
-	if s := b.sessions[string(session)]; s == nil || err != nil || !answered(b.processes(s), s, m) {
-		b.counts.Unknown++
+	if s := b.sessions[string(session)]; s != nil && err == nil {
+		answered(b.processes(s), s, m)
 	}
 }
 

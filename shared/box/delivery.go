@@ -20,14 +20,6 @@ type (
 	Secret     = storage.Secret
 )
 
-// dropped counts what a box has dropped.
-type dropped struct {
-	Noise    int64 // lines of servers that were no messages
-	Oversize int64 // lines of servers over the limit of 16 MiB, or for which there was no memory
-	Late     int64 // messages of servers about a request or question that has ended
-	Unknown  int64 // messages of clients about something that does not exist
-}
-
 // Sink receives the output of a box. Goroutines of the box call its methods, for each session in
 // order and one at a time. A method may call the box. When 4 MiB of output of a session wait for
 // the Sink, the box stops reading from the processes of that session.

@@ -632,9 +632,3 @@ func (b *Box) Processes() []ProcessStatus {
 	}
 	return all
 }
-
-func (b *Box) Counts() dropped {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.counts
-}

@@ -222,7 +222,7 @@ func (g *group) notification(p *process, s *session, m wire.Message) {
 			}
 		}
 	case p != nil && m.Method == wire.NotifyProgress && !p.conv.mayReport(s, m):
-		g.box.counts.Unknown++
+		// Ignored, because this client was not asked the question that it reports on.
 	case p != nil:
 		p.send(0, p.conv.notice(m).Line())
 	}

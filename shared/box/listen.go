@@ -29,9 +29,8 @@ func (l *listener) listen() {
 	defer l.last(lines)
 	for {
 		line, err := lines.Next()
-		var long *proc.TooLong
-		switch {
-		case errors.As(err, &long):
+		switch long, ok := errors.AsType[*proc.TooLong](err); {
+		case ok:
 			l.overlong(long)
 		case err != nil:
 			return
@@ -121,10 +120,7 @@ func (l *listener) heard(m wire.Message, raw []byte) {
 	case wire.Notification:
 		subscribed := wire.Lookup(m.Params, "_meta", wire.MetaSubscriptionID) != nil
 		m, ok := p.proto.notification(m)
-		switch {
-		case ok && !p.conv.notification(m, subscribed):
-			p.box.counts.Late++
-		case ok && m.Method == wire.NotifyProgress:
+		if ok && p.conv.notification(m, subscribed) && m.Method == wire.NotifyProgress {
 			p.clock.alive()
 		}
 	}
@@ -146,7 +142,6 @@ func (l *listener) answered(m wire.Message, raw []byte) {
 		p.proto.response(r, p.withRefusals(r, m))
 		return
 	}
-	p.box.counts.Late++
 	if m.ID == nil {
 		l.unnamed(m, raw)
 	}
@@ -188,9 +183,9 @@ func (l *listener) unnamed(m wire.Message, raw []byte) {
 // the time [repair] to send the right response.
 func (l *listener) garbled(id json.RawMessage, raw []byte, err error, kept bool) {
 	why := err.Error()
-	var wrong *wire.Error
-	isJSON := errors.As(err, &wrong) && wrong.Code != wire.CodeParse
-	if wrong != nil {
+	wrong, ok := errors.AsType[*wire.Error](err)
+	isJSON := ok && wrong.Code != wire.CodeParse
+	if ok {
 		why = wrong.Message
 	}
 	l.noise(raw, why, kept)
@@ -213,7 +208,6 @@ const maxMethod = 64
 func (l *listener) noise(raw []byte, why string, kept bool) {
 	p := l.p
 	p.output.wrote.lines++
-	p.box.counts.Noise++
 	if kept || l.spread.ours {
 		return
 	}
@@ -296,7 +290,6 @@ func (l *listener) overlong(long *proc.TooLong) {
 	p := l.p
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
-	p.box.counts.Oversize++
 	p.box.log.Warn("line of a server dropped: it is over the limit, or there is no room", "server", p.box.server.Name, "process", p.group.id, "bytes", long.Bytes, "limit", maxLine)
 	id, ok := long.Answers()
 	if !ok {

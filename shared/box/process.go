@@ -330,9 +330,7 @@ func (p *process) sendHeld() {
 	p.held = heldLines{}
 	for _, h := range held {
 		if h.of != nil {
-			if !answered([]*process{p}, h.of, h.answer) {
-				p.box.counts.Unknown++
-			}
+			answered([]*process{p}, h.of, h.answer)
 			continue
 		}
 		r := p.conv.requests[h.number]
