@@ -128,7 +128,7 @@ func (p *Pages) Page() Page { return p.page }
 // Errors: Invalid for a time outside the years 0 to 9999, which JSON cannot hold.
 func MarshalSession(s Session) ([]byte, error) {
 	s.Rev, s.Init = 0, nil
-	return s.Later.join(marshal(s))
+	return s.Later.join(Marshal(s))
 }
 
 // UnmarshalSession reads what [MarshalSession] wrote.
@@ -142,7 +142,7 @@ func UnmarshalSession(record []byte) (Session, error) {
 // MarshalBox returns a box record as JSON, without Rev. Errors: as [MarshalSession].
 func MarshalBox(b Box) ([]byte, error) {
 	b.Rev = 0
-	return b.Later.join(marshal(b))
+	return b.Later.join(Marshal(b))
 }
 
 // UnmarshalBox reads what [MarshalBox] wrote.
@@ -176,7 +176,7 @@ func MarshalItem(it Item) ([]byte, error) {
 	for _, id := range it.Address.Requests {
 		r.Requests = append(r.Requests, id)
 	}
-	return marshal(r)
+	return Marshal(r)
 }
 
 // UnmarshalItem sets the fields of an item that [MarshalItem] wrote.
@@ -193,19 +193,15 @@ func UnmarshalItem(record []byte, it *Item) error {
 	return nil
 }
 
-// MarshalConnection returns a connection as JSON. Errors: as [MarshalSession].
-func MarshalConnection(c Connection) ([]byte, error) { return marshal(c) }
-
-// UnmarshalConnection reads what [MarshalConnection] wrote.
-func UnmarshalConnection(record []byte) (Connection, error) { return unmarshal[Connection](record) }
-
-func unmarshal[T any](record []byte) (T, error) {
+// Unmarshal reads what [Marshal] wrote.
+func Unmarshal[T any](record []byte) (T, error) {
 	var v T
 	err := json.Unmarshal(record, &v)
 	return v, err
 }
 
-func marshal(v any) ([]byte, error) {
+// Marshal returns a [Connection] or an [EntryTicket] as JSON. Errors: as [MarshalSession].
+func Marshal[T any](v T) ([]byte, error) {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return nil, Errorf(Invalid, "the record cannot be stored; see that its times are in the years 0 to 9999").Because(err)

@@ -56,12 +56,12 @@ func UpstreamTokenKind() Kind[UpstreamToken] {
 // Marshal returns a record as JSON, without Rev. Errors: as [MarshalSession].
 func (k Kind[T]) Marshal(v T) ([]byte, error) {
 	*k.Fields(&v).Rev = 0
-	return marshal(v)
+	return Marshal(v)
 }
 
 // Unmarshal reads what [Kind.Marshal] wrote, and sets Rev.
 func (k Kind[T]) Unmarshal(record []byte, rev int64) (T, error) {
-	v, err := unmarshal[T](record)
+	v, err := Unmarshal[T](record)
 	*k.Fields(&v).Rev = rev
 	return v, err
 }

@@ -64,11 +64,3 @@ type EntryTicket struct {
 	Identity // the caller that the ticket was issued to
 	Expires  time.Time
 }
-
-// MarshalEntryTicket returns a ticket as JSON. Errors: as [MarshalSession].
-func MarshalEntryTicket(t EntryTicket) ([]byte, error) { return marshal(t) }
-
-// UnmarshalEntryTicket reads what [MarshalEntryTicket] wrote.
-func UnmarshalEntryTicket(record []byte) (EntryTicket, error) {
-	return unmarshal[EntryTicket](record)
-}

@@ -51,7 +51,7 @@ func (u Later) join(record []byte, err error) ([]byte, error) {
 	}
 	record = bytes.TrimSuffix(record, []byte("}"))
 	for _, name := range slices.Sorted(maps.Keys(u)) {
-		key, err := marshal(name)
+		key, err := Marshal(name)
 		if err != nil {
 			return nil, err
 		}

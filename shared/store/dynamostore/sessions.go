@@ -257,7 +257,7 @@ func (s *Store) raw(ctx context.Context, r row) ([]byte, error) {
 
 // PutConnection implements [storage.Connections].
 func (s *Store) PutConnection(ctx context.Context, c storage.Connection) error {
-	record, err := storage.MarshalConnection(c)
+	record, err := storage.Marshal(c)
 	if err != nil {
 		return err
 	}
@@ -281,7 +281,7 @@ func (s *Store) Connection(ctx context.Context, id string) (storage.Connection, 
 	if !r.alive(time.Now()) {
 		return storage.Connection{}, storage.Errorf(storage.NotFound, "there is no such connection, or it has expired")
 	}
-	c, err := storage.UnmarshalConnection(r.record())
+	c, err := storage.Unmarshal[storage.Connection](r.record())
 	if err != nil {
 		return storage.Connection{}, s.failed(err)
 	}

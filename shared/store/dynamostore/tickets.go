@@ -12,7 +12,7 @@ const keys = "K"
 
 // PutEntryTicket implements [storage.Keys].
 func (s *Store) PutEntryTicket(ctx context.Context, t storage.EntryTicket) error {
-	record, err := storage.MarshalEntryTicket(t)
+	record, err := storage.Marshal(t)
 	if err != nil {
 		return err
 	}
@@ -34,7 +34,7 @@ func (s *Store) TakeEntryTicket(ctx context.Context, hash string) (storage.Entry
 	if !r.alive(time.Now()) {
 		return storage.EntryTicket{}, gone
 	}
-	t, err := storage.UnmarshalEntryTicket(r.record())
+	t, err := storage.Unmarshal[storage.EntryTicket](r.record())
 	if err != nil {
 		return storage.EntryTicket{}, s.failed(err)
 	}

@@ -218,7 +218,7 @@ func size(record any) int {
 	case storage.Item:
 		return encoded(storage.MarshalItem, r) + data
 	case storage.Connection:
-		return encoded(storage.MarshalConnection, r)
+		return encoded(storage.Marshal[storage.Connection], r)
 	case storage.Key:
 		return encoded(storage.KeyKind().Marshal, r)
 	case storage.Grant:
@@ -226,7 +226,7 @@ func size(record any) int {
 	case storage.UpstreamToken:
 		return encoded(storage.UpstreamTokenKind().Marshal, r)
 	case storage.EntryTicket:
-		return encoded(storage.MarshalEntryTicket, r)
+		return encoded(storage.Marshal[storage.EntryTicket], r)
 	case storage.Batch:
 		return overhead + data + 3*len(r.Events) // each event's length stands before it
 	case storage.Page:

@@ -176,7 +176,7 @@ const putConnection = `INSERT OR REPLACE INTO connections (id, expires, record) 
 
 // PutConnection implements [storage.Connections].
 func (s *Store) PutConnection(ctx context.Context, c storage.Connection) error {
-	record, err := storage.MarshalConnection(c)
+	record, err := storage.Marshal(c)
 	if err != nil {
 		return err
 	}
@@ -198,7 +198,7 @@ func (s *Store) Connection(ctx context.Context, id string) (storage.Connection, 
 	if !found {
 		return storage.Connection{}, storage.Errorf(storage.NotFound, "there is no such connection, or it has expired")
 	}
-	c, err := storage.UnmarshalConnection(record)
+	c, err := storage.Unmarshal[storage.Connection](record)
 	if err != nil {
 		return storage.Connection{}, failed(err)
 	}

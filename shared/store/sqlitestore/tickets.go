@@ -10,7 +10,7 @@ const putEntryTicket = `INSERT OR REPLACE INTO entry_tickets (hash, expires, rec
 
 // PutEntryTicket implements [storage.Keys].
 func (s *Store) PutEntryTicket(ctx context.Context, t storage.EntryTicket) error {
-	record, err := storage.MarshalEntryTicket(t)
+	record, err := storage.Marshal(t)
 	if err != nil {
 		return err
 	}
@@ -33,7 +33,7 @@ func (s *Store) TakeEntryTicket(ctx context.Context, hash string) (storage.Entry
 	if !found || !alive {
 		return storage.EntryTicket{}, storage.Errorf(storage.NotFound, "there is no such ticket, or it has expired")
 	}
-	t, err := storage.UnmarshalEntryTicket(record)
+	t, err := storage.Unmarshal[storage.EntryTicket](record)
 	if err != nil {
 		return storage.EntryTicket{}, failed(err)
 	}
