@@ -142,11 +142,11 @@ type NotConnected struct {
 	Pages []ConsentPage // where the user connects the accounts; none if the URL is not known
 }
 
-// ConsentPage is a page that a user has to open.
+// ConsentPage is a page that a user has to open. Its JSON is that of an elicitation by URL.
 type ConsentPage struct {
-	ID      string // elicitationId
-	URL     string
-	Message string
+	ID      string `json:"elicitationId"`
+	URL     string `json:"url"`
+	Message string `json:"message"`
 }
 
 // Error says how many accounts are missing, for operators.

@@ -1,6 +1,7 @@
 package aggregate
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -21,17 +22,7 @@ func (g *Group) Follow(ctx context.Context, lastID, sessionID string, until time
 	if err != nil {
 		return "", nil, err
 	}
-	var id storage.ID
-	if from != "" {
-		sessionID = from
-	}
-	if sessionID != "" {
-		id, err = sessions.ReadSessionID(sessionID)
-	} else {
-		var s storage.Session
-		s, err = g.Host.Open(ctx, g.As)
-		id = s.ID
-	}
+	id, err := g.Host.Open(ctx, g.As, cmp.Or(from, sessionID))
 	if err != nil {
 		return "", nil, err
 	}

@@ -28,18 +28,12 @@ func (h *Manager) Accept(ctx context.Context, c Caller, id storage.ID, msgs []wi
 	if err != nil {
 		return nil, err
 	}
+	var call *Call
 	if len(msgs) == 1 && msgs[0].Method == wire.MethodPing && msgs[0].Kind == wire.Request {
-		call := h.readyCall(wire.ResultResponse(msgs[0].ID, json.RawMessage("{}")))
-		call.init = u.session.Init
-		return call, u.touch(ctx)
+		call, err = h.readyCall(wire.ResultResponse(msgs[0].ID, nil)), u.touch(ctx)
+	} else if err = u.initialized(ctx); err == nil {
+		call, err = u.accept(ctx, msgs, batch)
 	}
-	if err := u.initialized(ctx); err != nil {
-		return nil, err
-	}
-	if batch && c.Transport != storage.HTTP && u.session.Version > wire.V20250326 {
-		return nil, storage.Errorf(storage.Invalid, "version %s has no batches; send each message by itself", u.session.Version)
-	}
-	call, err := u.accept(ctx, msgs, batch)
 	if call != nil {
 		call.init = u.session.Init
 	}
@@ -104,6 +98,9 @@ func (u *use) initialized(ctx context.Context) error {
 }
 
 func (u *use) accept(ctx context.Context, msgs []wire.Message, batch bool) (*Call, error) {
+	if batch && u.caller.Transport != storage.HTTP && u.session.Version > wire.V20250326 {
+		return nil, storage.Errorf(storage.Invalid, "version %s has no batches; send each message by itself", u.session.Version)
+	}
 	var rest []wire.Message
 	var requests []json.RawMessage
 	used := false // a message shows that the client has got the answer to its initialize

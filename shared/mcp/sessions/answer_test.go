@@ -175,12 +175,12 @@ func TestARepeatIsDeliveredOnlyIfItsFirstCallWasCertainlyNotExecuted(t *testing.
 			h := sessions.New(storagetest.NewMemory(), b, sessions.Limits{}).With(sessions.Parts{Gate: b})
 			ctx, delivered := sessions.WithKey(t.Context(), "key"), 0
 			c := httpCaller()
-			s, err := h.Open(ctx, c)
+			session, err := h.Open(ctx, c, "")
 			commontest.OK(t, err)
-			_, _, err = h.Initialize(ctx, c, s.ID, parsed(t, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`))
+			_, _, err = h.Initialize(ctx, c, session, parsed(t, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`))
 			commontest.OK(t, err)
 			for id := range 2 {
-				_, err := h.Accept(ctx, c, s.ID, []wire.Message{parsed(t, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"pay"}}`, id))}, false)
+				_, err := h.Accept(ctx, c, session, []wire.Message{parsed(t, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"pay"}}`, id))}, false)
 				if id == 1 {
 					commontest.OK(t, err)
 				}

@@ -48,14 +48,12 @@ func notConnected(m wire.Message, err error, pages []storage.ConsentPage, byURL 
 		text = e.Message
 	}
 	type elicitation struct {
-		Mode    string `json:"mode"`
-		ID      string `json:"elicitationId"`
-		URL     string `json:"url"`
-		Message string `json:"message"`
+		Mode string `json:"mode"`
+		storage.ConsentPage
 	}
 	list := []elicitation{}
 	for _, p := range pages {
-		list = append(list, elicitation{"url", p.ID, p.URL, p.Message})
+		list = append(list, elicitation{"url", p})
 	}
 	if m.Method == wire.MethodToolsCall && (!byURL || len(list) == 0) {
 		return wire.ResultResponse(m.ID, fmt.Appendf(nil, `{"content":[{"type":"text","text":%s}],"isError":true,"_meta":{%q:true}}`, wire.AppendString(nil, text), metaConnect))

@@ -69,26 +69,25 @@ func owe(s *storage.Session, c storage.Cursor) bool {
 		return true
 	}
 	s.Pushed = append(slices.Clone(s.Pushed), c)
-	old := time.Now().Add(-streamLife)
-	finished := func(c storage.Cursor) bool {
-		begun := c.Stream.Time()
-		return c.Settled() || !begun.IsZero() && begun.Before(old)
-	}
-	kept := 0
-	for _, c := range s.Pushed {
-		if finished(c) {
-			kept++
-		}
-	}
-	s.Pushed = slices.DeleteFunc(s.Pushed, func(c storage.Cursor) bool {
-		drop := kept > keptFinished && finished(c)
-		if drop {
-			kept--
-		}
-		return drop
-	})
-	dropOwed(s)
+	prune(s)
 	return true
+}
+
+// prune drops the oldest cursors if there are too many. Owed events of a stream without a cursor are not
+// pushed any more, but stay in the log for a client that asks for them by an event id.
+func prune(s *storage.Session) {
+	var finished, owed []storage.StreamID
+	for _, c := range s.Pushed {
+		switch begun := c.Stream.Time(); {
+		case c.Settled() || !begun.IsZero() && time.Since(begun) > streamLife:
+			finished = append(finished, c.Stream)
+		case !begun.IsZero():
+			owed = append(owed, c.Stream)
+		}
+	}
+	slices.Sort(owed) // by time; finished has the order of the record
+	drop := slices.Concat(finished[:max(0, len(finished)-keptFinished)], owed[:max(0, len(owed)-keptOwed)])
+	s.Pushed = slices.DeleteFunc(s.Pushed, func(c storage.Cursor) bool { return slices.Contains(drop, c.Stream) })
 }
 
 // doubt is called for a batch that is in the log already. If sure is true, no other instance can
@@ -113,27 +112,6 @@ func doubt(s *storage.Session, b storage.Batch) (sure, noted bool) {
 // does not count: an instance with a wrong clock has written it.
 func heldAt(l storage.Lease, now time.Time) bool {
 	return l.Until.After(now) && l.Until.Before(now.Add(pushLease+maxSkew))
-}
-
-// dropOwed drops the cursors of the oldest request streams when there are too many. The owed events of
-// these streams are not pushed any more, but stay in the log for a client that asks for them by an
-// event id.
-func dropOwed(s *storage.Session) {
-	var owed []storage.Cursor
-	for _, c := range s.Pushed {
-		if !c.Settled() && c.Stream != storage.Standalone && !c.Stream.Time().IsZero() {
-			owed = append(owed, c)
-		}
-	}
-	if len(owed) <= keptOwed {
-		return
-	}
-	slices.SortStableFunc(owed, func(a, b storage.Cursor) int { return a.Stream.Time().Compare(b.Stream.Time()) })
-	drop := map[storage.StreamID]bool{}
-	for _, c := range owed[:len(owed)-keptOwed] {
-		drop[c.Stream] = true
-	}
-	s.Pushed = slices.DeleteFunc(s.Pushed, func(c storage.Cursor) bool { return drop[c.Stream] })
 }
 
 func without(conns []string, conn string) []string {

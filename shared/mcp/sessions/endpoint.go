@@ -193,17 +193,10 @@ func (e *server) Follow(ctx context.Context, lastID, sessionID string, until tim
 			id, from = storage.ID(at.Nonce), &at.Index
 		}
 	}
-	switch {
-	case id != "":
-	case sessionID != "":
-		id, err = ReadSessionID(sessionID)
-	default:
-		var s storage.Session
-		s, err = e.Open(ctx, e.c)
-		id = s.ID
-	}
-	if err != nil {
-		return "", nil, err
+	if id == "" {
+		if id, err = e.Open(ctx, e.c, sessionID); err != nil {
+			return "", nil, err
+		}
 	}
 	call, err := e.Manager.Follow(ctx, e.c, id, from, until)
 	if err != nil {

@@ -29,20 +29,14 @@ func FailureOf(response []byte, show bool) (failed bool, why string) {
 	case wire.Lookup(response, "result", "_meta", metaConnect) != nil:
 		return true, notAsked
 	case show:
-		return true, firstText(wire.Lookup(response, "result", "content"))
+		for item := range wire.Elements(wire.Lookup(response, "result", "content")) {
+			why, _ = wire.String(wire.Lookup(item, "text"))
+			break // the first item says it
+		}
 	}
-	return true, ""
+	return true, why
 }
 
 // notAsked replaces, in log lines, the message that [use.unconnected] gives the client. That message has
 // addresses of pages, which are only for the user.
 const notAsked = "the caller has not connected an account at a third party that the server needs"
-
-// firstText returns the text of the first item of a tool's content, "" if it is no text.
-func firstText(content []byte) string {
-	for item := range wire.Elements(content) {
-		text, _ := wire.String(wire.Lookup(item, "text"))
-		return text
-	}
-	return ""
-}

@@ -33,7 +33,11 @@ func note(ctx context.Context, store storage.Store, a storage.Address, b storage
 		return nil, keepHandshake(ctx, store, a.Session, result)
 	case a.Init:
 		return func(ctx context.Context) error {
-			_, err := amend(ctx, store, a.Session, ending(quitOf(last)))
+			quit := storage.QuitNoInit
+			if string(wire.Lookup(last, "error", "code")) == strconv.Itoa(int(wire.CodeCancelled)) {
+				quit = storage.QuitCanceled
+			}
+			_, err := amend(ctx, store, a.Session, ending(quit))
 			return storage.IgnoreNotFound(err)
 		}, nil
 	case a.List != "":
@@ -54,13 +58,4 @@ func keepHandshake(ctx context.Context, store storage.Store, id storage.ID, resu
 		return s.Version != version || s.Pushes != pushes
 	})
 	return storage.IgnoreNotFound(err)
-}
-
-// quitOf returns the reason for the end of a session, from the error response to its
-// initialize.
-func quitOf(response []byte) storage.Quit {
-	if string(wire.Lookup(response, "error", "code")) == strconv.Itoa(int(wire.CodeCancelled)) {
-		return storage.QuitCanceled
-	}
-	return storage.QuitNoInit
 }

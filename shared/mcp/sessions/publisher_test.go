@@ -152,11 +152,11 @@ func TestBatchesOfOneFrameAreCopiedToTheOutStreamOnce(t *testing.T) {
 	h := sessions.New(store, nobody{}, sessions.Limits{})
 	c := wsCaller("")
 	c.Transport = storage.SSE
-	s, err := h.Open(t.Context(), c)
+	session, err := h.Open(t.Context(), c, "")
 	commontest.OK(t, err)
 	out := sessions.Publisher{Store: store}
 	address := func(stream storage.StreamID) storage.Address {
-		return storage.Address{Session: s.ID, Stream: stream, LegacySSE: true}
+		return storage.Address{Session: session, Stream: stream, LegacySSE: true}
 	}
 	one, two := address(storage.Standalone), address(storage.NewStreamID())
 	frame := []sessions.Published{{To: one, Batch: batchOf(one, 1, `{"n":1}`)}, {To: two, Batch: batchOf(two, 1, `{"n":2}`, `{"n":3}`)}}
@@ -165,11 +165,11 @@ func TestBatchesOfOneFrameAreCopiedToTheOutStreamOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	commontest.OK(t, h.Say(t.Context(), s.ID, []byte(`{"n":4}`)))
+	commontest.OK(t, h.Say(t.Context(), session, []byte(`{"n":4}`)))
 	if _, err := out.Send(t.Context(), frame...); err != nil { // a late repeat
 		t.Fatal(err)
 	}
-	page, err := store.Read(t.Context(), s.ID, storage.LegacySSE, 0, 10)
+	page, err := store.Read(t.Context(), session, storage.LegacySSE, 0, 10)
 	commontest.OK(t, err)
 	var got []string
 	for _, e := range page.Events {

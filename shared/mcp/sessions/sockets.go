@@ -16,16 +16,19 @@ const (
 	maxPushed  = 256 // cursors in Session.Pushed, including those that a client sends
 )
 
-// Open makes a session for an HTTP+SSE client. The client must send initialize within
-// [Limits.InitTimeout].
+// Open returns the id of an HTTP+SSE client's session: the one that the client names, or for "" the one of
+// a new session. For a new session the client must send initialize within [Limits.InitTimeout].
 //
-// Errors: Unavailable.
-func (h *Manager) Open(ctx context.Context, c Caller) (storage.Session, error) {
+// Errors: those of [ReadSessionID], Unavailable.
+func (h *Manager) Open(ctx context.Context, c Caller, named string) (storage.ID, error) {
+	if named != "" {
+		return ReadSessionID(named)
+	}
 	u, err := h.open(ctx, c)
 	if err != nil {
-		return storage.Session{}, err
+		return "", err
 	}
-	return u.session, nil
+	return u.session.ID, nil
 }
 
 func (h *Manager) open(ctx context.Context, c Caller) (*use, error) {
