@@ -38,22 +38,36 @@ func ParseEnv(data []byte) map[string]string {
 }
 
 // SetEnv sets a variable in the content of a file of variables. The argument line, of the form
-// NAME=VALUE, replaces the last line that sets NAME, or is added at the end. SetEnv removes a byte
-// order mark, and carriage returns at ends of lines.
+// NAME=VALUE, replaces the last line that sets NAME, or is added at the end. SetEnv removes other
+// lines that set NAME, a byte order mark, and carriage returns at ends of lines.
 func SetEnv(data []byte, line string) []byte {
 	name, _, _ := strings.Cut(line, "=")
 	text, found, _ := readVariables(data)
-	begin, end := len(text), len(text)
-	for _, v := range found {
+	var out strings.Builder
+	at, put := 0, -1
+	for i, v := range found {
 		if v.name == name {
-			begin, end = v.begin, v.end
+			put = i
 		}
 	}
-	before := text[:begin]
-	if before != "" && !strings.HasSuffix(before, "\n") {
-		before += "\n"
+	for i, v := range found {
+		if v.name != name {
+			continue
+		}
+		out.WriteString(text[at:v.begin])
+		if at = v.end; i == put {
+			out.WriteString(line + "\n")
+		}
 	}
-	return []byte(before + line + "\n" + text[end:])
+	out.WriteString(text[at:])
+	all := out.String()
+	if put < 0 {
+		if all != "" && !strings.HasSuffix(all, "\n") {
+			all += "\n"
+		}
+		all += line + "\n"
+	}
+	return []byte(all)
 }
 
 func parseEnv(data []byte) (map[string]string, []envProblem) {
