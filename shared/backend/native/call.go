@@ -114,7 +114,7 @@ func (c *call) discovered() outcome {
 	case c.m.Method == wire.MethodInitialize:
 		return c.result(c.client().Initialize(discover))
 	case string(wire.Lookup(discover, "capabilities", "resources", "subscribe")) != "true":
-		return c.fault(noSubscriptions())
+		return c.fault(&wire.Error{Code: wire.CodeMethodNotFound, Message: "the server does not tell of changes of its resources"})
 	}
 	if c.r.in.server.Remote != nil {
 		if a = c.subscribes(); a.Fault != nil {
@@ -133,10 +133,6 @@ func (c *call) discovered() outcome {
 		return c.whole(a.Whole)
 	}
 	return c.result(json.RawMessage("{}"))
-}
-
-func noSubscriptions() *wire.Error {
-	return &wire.Error{Code: wire.CodeMethodNotFound, Message: "the server does not tell of changes of its resources"}
 }
 
 // params returns the params of the request as the server gets them.

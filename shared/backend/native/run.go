@@ -144,7 +144,8 @@ func (r *run) leave() {
 
 // follow collects the outcomes of the calls, and renews the claim meanwhile.
 func (r *run) follow(results <-chan outcome) {
-	trace, beat := time.After(traceAfter), time.Tick(look)
+	trace, beat := time.After(traceAfter), time.NewTicker(look)
+	defer beat.Stop()
 	var late, flush <-chan time.Time
 	if !r.until.IsZero() {
 		late = time.After(time.Until(r.until))
@@ -168,7 +169,7 @@ func (r *run) follow(results <-chan outcome) {
 		case <-flush:
 			flush = nil
 			r.flush()
-		case <-beat:
+		case <-beat.C:
 			r.warn(r.stands())
 			if r.said.pressing() { // an earlier write has failed
 				r.flush()

@@ -242,12 +242,13 @@ func hold(ctx context.Context, s State, v storage.Value, mark func(until time.Ti
 	h := &heldLease{state: s, v: v, quit: make(chan struct{}), done: make(chan struct{})}
 	go func() {
 		defer close(h.done)
-		beat := time.Tick(renew)
+		beat := time.NewTicker(renew)
+		defer beat.Stop()
 		for {
 			select {
 			case <-h.quit:
 				return
-			case <-beat:
+			case <-beat.C:
 			}
 			if errors.Is(h.save(ctx, mark(time.Now().Add(lease))), storage.Conflict) {
 				lost()

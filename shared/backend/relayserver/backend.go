@@ -462,7 +462,11 @@ func (t *tracker) withoutItem(ctx context.Context, b storage.Box) error {
 		return err
 	}
 	if tail.Final {
-		return t.ended(ctx, tail)
+		if tail.Gen != 0 {
+			return nil
+		}
+		// An instance wrote the end, and may have died before it pushed the end to the client's connection.
+		return t.k.out.Ended(ctx, t.d.Address, tail, time.Now().Add(t.k.EventAge))
 	}
 	if tail.Last > 0 && !t.stored {
 		// The request has events but no end, so it got an item after step looked for one.
@@ -481,13 +485,4 @@ func (t *tracker) withoutItem(ctx context.Context, b storage.Box) error {
 	}
 	t.bound = 0
 	return t.send(ctx, b)
-}
-
-// ended pushes the end of a request to the client's connection if an instance wrote the end
-// (generation 0), because that instance may have died before it pushed the end.
-func (t *tracker) ended(ctx context.Context, tail storage.Tail) error {
-	if tail.Gen != 0 {
-		return nil
-	}
-	return t.k.out.Ended(ctx, t.d.Address, tail, time.Now().Add(t.k.EventAge))
 }

@@ -49,5 +49,3 @@ func isBusy(err error) bool {
 	code := primaryCode(err)
 	return code == sqlite3.SQLITE_BUSY || code == sqlite3.SQLITE_LOCKED
 }
-
-func isNoDatabase(err error) bool { return primaryCode(err) == sqlite3.SQLITE_NOTADB }

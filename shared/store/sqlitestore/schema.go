@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	sqlite3 "modernc.org/sqlite/lib"
+
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -174,7 +176,7 @@ func (d *database) version(ctx context.Context, q querier) (int, error) {
 	err := q.QueryRowContext(ctx, `SELECT (SELECT application_id FROM pragma_application_id),
 		(SELECT user_version FROM pragma_user_version), (SELECT count(*) FROM sqlite_schema)`).Scan(&application, &version, &tables)
 	switch {
-	case isNoDatabase(err), err == nil && application != applicationID && (tables > 0 || version != 0):
+	case primaryCode(err) == sqlite3.SQLITE_NOTADB, err == nil && application != applicationID && (tables > 0 || version != 0):
 		return 0, noStore(d.path).Because(err)
 	case err != nil:
 		return 0, d.damage.failed(err)

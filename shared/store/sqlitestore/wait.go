@@ -39,7 +39,10 @@ func (s *Store) Wait(ctx context.Context, id storage.ID, stream storage.StreamID
 		}
 	}
 	for {
-		n, woken, err := w.wait(ctx, s.closed, earlier(look, until))
+		if until.Before(look) {
+			look = until
+		}
+		n, woken, err := w.wait(ctx, s.closed, look)
 		if err != nil {
 			return storage.Page{}, err
 		}
@@ -100,13 +103,6 @@ func (s *Store) pace(waited time.Duration) time.Duration {
 		return time.Second
 	}
 	return min(max(waited/10, 5*time.Millisecond+rand.N(5*time.Millisecond)), time.Second)
-}
-
-func earlier(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
 }
 
 // watch caches the file's data version, which shows whether another process has
