@@ -18,7 +18,6 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/infra/local/certs"
-	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
 	"github.com/dormouse-mcp/dormouse/infra/local/telemetry/otlp"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/operate/pprofsock"
@@ -225,10 +224,11 @@ func typed(path string) string {
 
 // telemetryOf reads the environment variables that say where spans are sent. It returns nil if they
 // are sent nowhere.
-func telemetryOf(environ []string) (*telemetry.Options, error) {
+func telemetryOf(environ []string) (*otlp.Settings, error) {
 	settings, err := otlp.FromEnviron(environ, "dormouse")
 	if settings == nil || err != nil {
 		return nil, err
 	}
-	return &telemetry.Options{Settings: *settings, Version: builtAs().Version}, nil
+	settings.Version = builtAs().Version
+	return settings, nil
 }

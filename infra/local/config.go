@@ -9,7 +9,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/infra/local/certs"
 	"github.com/dormouse-mcp/dormouse/infra/local/display"
 	"github.com/dormouse-mcp/dormouse/infra/local/journal"
-	"github.com/dormouse-mcp/dormouse/infra/local/telemetry"
+	"github.com/dormouse-mcp/dormouse/infra/local/telemetry/otlp"
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
@@ -100,7 +100,7 @@ type Config struct {
 	memory func() (free, total int64, known bool) // memory of the machine in bytes, for tests; nil asks the system
 
 	// Telemetry says where spans and metrics are sent; nil sends none.
-	Telemetry *telemetry.Options
+	Telemetry *otlp.Settings
 
 	// JSON gets events as JSON lines, and Display gets them as text for people. Both may be nil.
 	// Verbose adds the messages between boxes and functions to the events.

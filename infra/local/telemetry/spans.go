@@ -27,7 +27,7 @@ func (r *tree) add(parent otlp.SpanID, part, name string, begin, end time.Time) 
 
 // spansOf returns the spans of a request that has ended. The first one is the request.
 func (t *Telemetry) spansOf(e journal.Event) []otlp.Span {
-	request, ok := requestSpan(e, t.options.Settings.Sampler)
+	request, ok := requestSpan(e, t.settings.Sampler)
 	if !ok {
 		return nil
 	}

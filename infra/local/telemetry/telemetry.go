@@ -26,15 +26,9 @@ const (
 // last log lines about the request may arrive after its end.
 const settle = time.Second
 
-// Options say how to make spans, and where to send them. Version is that of dormouse.
-type Options struct {
-	Settings otlp.Settings
-	Version  string
-}
-
 // Telemetry collects events, and sends spans. Its methods are safe for concurrent use.
 type Telemetry struct {
-	options  Options
+	settings otlp.Settings
 	exporter *otlp.Exporter
 
 	mu     sync.Mutex
@@ -56,9 +50,9 @@ type started struct {
 const maxStarts = 1_000
 
 // New returns a Telemetry. It sends nothing until Keep is called.
-func New(o Options) *Telemetry {
+func New(s otlp.Settings) *Telemetry {
 	return &Telemetry{
-		options: o, exporter: otlp.NewExporter(o.Settings, o.Version),
+		settings: s, exporter: otlp.NewExporter(s),
 		parts: map[string][]journal.Event{}, boxes: map[string]time.Time{}, begun: map[string]time.Time{},
 	}
 }
@@ -118,7 +112,7 @@ func (t *Telemetry) ready(e journal.Event) {
 
 // Keep sends spans every Settings.Every until ctx ends.
 func (t *Telemetry) Keep(ctx context.Context, log *slog.Logger) {
-	for storage.Rest(ctx, t.options.Settings.Every) == nil {
+	for storage.Rest(ctx, t.settings.Every) == nil {
 		t.sendSpans(ctx, log, time.Now().Add(-settle))
 	}
 }

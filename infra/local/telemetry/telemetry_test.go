@@ -50,7 +50,7 @@ func collect(t *testing.T, events ...journal.Event) (got sent) {
 	defer collector.Close()
 	settings, err := otlp.FromEnviron([]string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL}, "dormouse")
 	commontest.OK(t, err)
-	x := telemetry.New(telemetry.Options{Settings: *settings})
+	x := telemetry.New(*settings)
 	for _, e := range events {
 		x.Record(e)
 	}

@@ -91,14 +91,13 @@ type Span struct {
 // Exporter sends spans. It is safe for concurrent use.
 type Exporter struct {
 	settings Settings
-	version  string // version of dormouse
 	client   *http.Client
 }
 
-// NewExporter returns an exporter that reports this version of dormouse. It does not follow
-// redirects, because they would send the headers to another address.
-func NewExporter(s Settings, version string) *Exporter {
-	return &Exporter{s, version, &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+// NewExporter returns an exporter. It does not follow redirects, because they would send the headers
+// to another address.
+func NewExporter(s Settings) *Exporter {
+	return &Exporter{s, &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
 type object = map[string]any
@@ -131,7 +130,7 @@ func (e *Exporter) Spans(ctx context.Context, spans []Span) error {
 	}
 	return e.post(ctx, object{"resourceSpans": []object{{
 		"resource":   object{"attributes": attributes(e.settings.Resource)},
-		"scopeSpans": []object{{"scope": object{"name": "github.com/dormouse-mcp/dormouse", "version": e.version}, "spans": all}},
+		"scopeSpans": []object{{"scope": object{"name": "github.com/dormouse-mcp/dormouse", "version": e.settings.Version}, "spans": all}},
 	}}})
 }
 

@@ -86,7 +86,8 @@ func TestExporterPosts(t *testing.T) {
 	}, "dormouse")
 	commontest.OK(t, err)
 	delete(s.Resource, "host.name")
-	e := otlp.NewExporter(*s, "v1")
+	s.Version = "v1"
+	e := otlp.NewExporter(*s)
 	at := time.Unix(1, 5)
 	span := otlp.Span{Trace: otlp.TraceID{15: 1}, ID: otlp.SpanID{7: 2}, Kind: otlp.Server, Name: "tools/list", Begin: at, End: at.Add(1), Attributes: map[string]string{"b": "2", "a": "1", "none": ""}}
 	answers = []int{http.StatusOK, http.StatusBadRequest}

@@ -1,6 +1,7 @@
 package otlp
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -18,6 +19,7 @@ type Settings struct {
 	Every    time.Duration     // time between two posts
 	Resource map[string]string // attributes of the sender, such as service.name
 	Sampler  Sampler
+	Version  string // version of dormouse; FromEnviron does not set it
 }
 
 // Sampler decides for which requests spans are sent.
@@ -50,15 +52,10 @@ func FromEnviron(environ []string, service string) (*Settings, error) {
 		return nil, nil //nolint:nilnil // nil means no telemetry
 	}
 	s := &Settings{Timeout: 10 * time.Second, Every: 5 * time.Second}
-	for _, read := range []func(*Settings, string) error{v.endpoint, v.headers, v.times, v.resource, v.sampler} {
-		if err := read(s, service); err != nil {
-			return nil, err
-		}
-		if s.Endpoint == "" {
-			return nil, nil //nolint:nilnil // nil means no telemetry
-		}
+	if err := v.endpoint(s); err != nil || s.Endpoint == "" {
+		return nil, err
 	}
-	return s, nil
+	return s, cmp.Or(v.headers(s), v.times(s), v.resource(s, service), v.sampler(s))
 }
 
 type variables map[string]string
@@ -73,7 +70,7 @@ func (v variables) of(what string) (name, value string) {
 	return name, v[name]
 }
 
-func (v variables) endpoint(s *Settings, _ string) error {
+func (v variables) endpoint(s *Settings) error {
 	switch exporter := v["OTEL_TRACES_EXPORTER"]; exporter {
 	case "", "otlp":
 	case "none":
@@ -101,7 +98,7 @@ func (v variables) endpoint(s *Settings, _ string) error {
 	}
 }
 
-func (v variables) headers(s *Settings, _ string) error {
+func (v variables) headers(s *Settings) error {
 	name, value := v.of("HEADERS")
 	pairs, err := list(value)
 	if err != nil {
@@ -133,7 +130,7 @@ func list(text string) (pairs [][2]string, err error) {
 	return pairs, nil
 }
 
-func (v variables) times(s *Settings, _ string) error {
+func (v variables) times(s *Settings) error {
 	timeout, _ := v.of("TIMEOUT")
 	for name, to := range map[string]*time.Duration{timeout: &s.Timeout, "OTEL_BSP_SCHEDULE_DELAY": &s.Every} {
 		if v[name] == "" {
@@ -166,7 +163,7 @@ func (v variables) resource(s *Settings, service string) error {
 	return nil
 }
 
-func (v variables) sampler(s *Settings, _ string) error {
+func (v variables) sampler(s *Settings) error {
 	name, parent := strings.CutPrefix(v["OTEL_TRACES_SAMPLER"], "parentbased_")
 	s.Sampler = Sampler{Ratio: 1, Parent: parent}
 	switch name {
