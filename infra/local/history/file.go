@@ -21,9 +21,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
-// file is the SQLite file of a history.
-type file struct{ db *sql.DB }
-
 // Values of the column "what" of the table "counts". Lower values, from 0 to len(bounds), are
 // indexes of the field durations of the type counts.
 const (
@@ -49,7 +46,7 @@ CREATE TABLE IF NOT EXISTS counts (
 	step INTEGER NOT NULL, at INTEGER NOT NULL, tenant TEXT NOT NULL, server TEXT NOT NULL, what INTEGER NOT NULL, n INTEGER NOT NULL,
 	PRIMARY KEY (step, at, tenant, server, what)) STRICT, WITHOUT ROWID;`
 
-func openFile(path string) (*file, error) {
+func openFile(path string) (*sql.DB, error) {
 	path, err := filepath.Abs(path) // SQLite would take the first element of a relative path in the URL for a host
 	if err != nil {
 		return nil, fmt.Errorf("open the history of calls: %w", err)
@@ -71,7 +68,7 @@ func openFile(path string) (*file, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the history of calls: %w; move %s away to begin a new one", err, path)
 	}
-	return &file{db}, nil
+	return db, nil
 }
 
 // addColumns adds the columns that the table "calls" lacks in files of release 0.1.0-alpha.2.
@@ -111,8 +108,8 @@ func keepPrivate(path string) error {
 }
 
 // add writes calls, starts and counts in one transaction.
-func (f *file) add(ctx context.Context, calls []api.Call, starts []start, all map[minute]counts) error {
-	tx, err := f.db.BeginTx(ctx, nil)
+func add(ctx context.Context, db *sql.DB, calls []api.Call, starts []start, all map[minute]counts) error {
+	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
@@ -163,7 +160,7 @@ func addCounts(ctx context.Context, tx *sql.Tx, step int64, m minute, c counts) 
 
 // prune deletes calls and counts that are too old, and all calls and starts except the newest ones.
 // The argument newest is how many calls stay.
-func (f *file) prune(ctx context.Context, now time.Time, newest int) error {
+func prune(ctx context.Context, db *sql.DB, now time.Time, newest int) error {
 	for _, s := range []struct {
 		text string
 		arg  any
@@ -174,7 +171,7 @@ func (f *file) prune(ctx context.Context, now time.Time, newest int) error {
 		{`DELETE FROM counts WHERE step = 60 AND at < ?`, now.Add(-keptMinutes).Unix()},
 		{`DELETE FROM counts WHERE step = 3600 AND at < ?`, now.Add(-keptHours).Unix()},
 	} {
-		if _, err := f.db.ExecContext(ctx, s.text, s.arg); err != nil {
+		if _, err := db.ExecContext(ctx, s.text, s.arg); err != nil {
 			return err
 		}
 	}
@@ -263,12 +260,12 @@ func (h *History) Calls(ctx context.Context, q api.CallQuery) (api.Calls, error)
 func (h *History) eachRow(ctx context.Context, query string, args []any, use func(scan func(...any) error) error) error {
 	_ = h.save()
 	h.mu.Lock()
-	f := h.file
+	db := h.db
 	h.mu.Unlock()
-	if f == nil {
+	if db == nil {
 		return nil
 	}
-	rows, err := f.db.QueryContext(ctx, query, args...)
+	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return unavailable(err)
 	}

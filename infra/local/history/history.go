@@ -6,6 +6,7 @@ package history
 import (
 	"cmp"
 	"context"
+	"database/sql"
 	"errors"
 	"log/slog"
 	"math"
@@ -46,7 +47,7 @@ type History struct {
 	totals map[labels]counts // counts since the program has started
 	turned map[refusal]int64 // number of refused requests since the program has started
 	series map[string]int    // number of keys in totals that have a tool, by tenant
-	file   *file             // nil before Open
+	db     *sql.DB           // the SQLite file; nil before Open
 }
 
 // minute is the key of counts: a server of a tenant, in one minute.
@@ -202,13 +203,13 @@ func (h *History) count(at time.Time, of labels, n counts) {
 
 // Open opens the file of the history. It creates a missing file.
 func (h *History) Open(path string) error {
-	f, err := openFile(path)
+	db, err := openFile(path)
 	if err != nil {
 		return err
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.file = f
+	h.db = db
 	return nil
 }
 
@@ -235,18 +236,18 @@ func (h *History) save() error {
 	h.saving.Lock()
 	defer h.saving.Unlock()
 	h.mu.Lock()
-	f, calls, starts, added := h.file, h.calls, h.starts, h.counts
-	if f == nil || len(calls) == 0 && len(starts) == 0 && len(added) == 0 {
+	db, calls, starts, added := h.db, h.calls, h.starts, h.counts
+	if db == nil || len(calls) == 0 && len(starts) == 0 && len(added) == 0 {
 		h.mu.Unlock()
 		return nil
 	}
 	h.calls, h.starts, h.counts = nil, nil, map[minute]counts{}
 	h.mu.Unlock()
-	if err := f.add(context.Background(), calls, starts, added); err != nil {
+	if err := add(context.Background(), db, calls, starts, added); err != nil {
 		h.putBack(calls, starts, added)
 		return err
 	}
-	return f.prune(context.Background(), time.Now(), h.kept)
+	return prune(context.Background(), db, time.Now(), h.kept)
 }
 
 // putBack keeps what save could not write, ahead of what was recorded meanwhile.
@@ -263,8 +264,8 @@ func (h *History) putBack(calls []api.Call, starts []start, added map[minute]cou
 // Close saves the history and closes its file. The history must not be used afterwards.
 func (h *History) Close() error {
 	err := h.save()
-	if h.file != nil {
-		err = errors.Join(err, h.file.db.Close())
+	if h.db != nil {
+		err = errors.Join(err, h.db.Close())
 	}
 	return err
 }
