@@ -58,7 +58,7 @@ func (m *machine) startFleet(context.Context) error {
 		Output: func(t fleet.Status, line string) {
 			tenant, server := storage.BoxID(t.Box).Parts()
 			m.lines.Box(tenant, server, line)
-			m.output("box "+t.Server, line)
+			_, _ = fmt.Fprintln(m.cfg.Log, line) // it is JSON from slog already
 		},
 		Logger: m.log,
 	})

@@ -34,7 +34,9 @@ func (s *stub) WaitingAlarms() int { return int(s.waiting.Load()) }
 
 func (s *stub) Sweep(*fleet.Status) <-chan struct{} {
 	s.sweeps.Add(1)
-	return closed()
+	done := make(chan struct{})
+	close(done)
+	return done
 }
 
 // idleMachine returns a machine over a stub that ends after some idle time.

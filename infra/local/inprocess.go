@@ -45,7 +45,6 @@ type inprocess struct {
 	made     atomic.Pointer[handlers]
 	alarm    *scheduler.API
 	release  func(context.Context) error // gives the lease of the store back; nil if the store has none
-	unleased bool                        // another program has taken the lease of the store
 
 	// ctx is the context of work that no client waits for: alarms and cleanups.
 	ctx    context.Context
@@ -326,10 +325,11 @@ func (in *inprocess) Console() http.Handler { return nil }
 
 // Sweep implements [Functions].
 func (in *inprocess) Sweep(stopped *fleet.Status) <-chan struct{} {
-	if in.made.Load() == nil || in.ctx.Err() != nil {
-		return closed()
-	}
 	done := make(chan struct{})
+	if in.made.Load() == nil || in.ctx.Err() != nil {
+		close(done)
+		return done
+	}
 	in.work.Go(func() {
 		defer close(done)
 		h := in.use()

@@ -121,9 +121,6 @@ func (m *machine) serve(l net.Listener, h http.Handler, u *use) {
 	m.closers = append(m.closers, func(context.Context) error { return s.Close() })
 }
 
-// output copies a line of a runner to the log. The line is already JSON from slog.
-func (m *machine) output(_, line string) { _, _ = fmt.Fprintln(m.cfg.Log, line) }
-
 // observe passes an event of a function to the journal and the bill, and logs it without secrets.
 func (m *machine) observe(ctx context.Context, e *observe.Event) {
 	m.note(e)
@@ -135,10 +132,4 @@ func (m *machine) note(e *observe.Event) {
 	m.lines.Observe(e)
 	m.ledger.Observe(e)
 	m.hear(e)
-}
-
-func closed() <-chan struct{} {
-	c := make(chan struct{})
-	close(c)
-	return c
 }

@@ -38,20 +38,17 @@ type reloader struct {
 func (m *machine) startReload(ctx context.Context) error {
 	r := &reloader{m: m, ctx: ctx}
 	m.reload = r.reload
-	reload := func() { _, _ = r.reload() } // r.reload records both results itself
+	reload := func() { _, _ = r.reload() } // it records both results itself
 	r.watchSources(m.served())
 	go watch.Files(ctx, lookAtFile, nil, func() []string { return m.servers.Load().Files() }, reload)
-	asked := func() {
-		reload()
-		r.forget(m.servers.Load(), m.servers.Load().Names())
-	}
 	go func() {
 		for {
 			select {
 			case <-ctx.Done():
 				return
 			case <-m.cfg.Reload: // never, if Reload is nil
-				asked()
+				reload()
+				r.forget(m.servers.Load(), m.servers.Load().Names())
 			}
 		}
 	}()
@@ -160,8 +157,8 @@ func (r *reloader) forget(servers *serversfile.File, names []string) {
 // brief returns the first error of a servers file with its line and column, and how many more
 // errors there are.
 func brief(err error) string {
-	var first *serversfile.Error
-	if !errors.As(err, &first) {
+	first, ok := errors.AsType[*serversfile.Error](err)
+	if !ok {
 		return strings.ReplaceAll(err.Error(), "\n", "; ")
 	}
 	text := fmt.Sprintf("%d:%d: %s", first.Line, first.Column, first.Reason)

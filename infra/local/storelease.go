@@ -153,19 +153,19 @@ func (in *inprocess) lease(ctx context.Context) error {
 		return err
 	}
 	kept, stop := context.WithCancel(context.WithoutCancel(ctx))
-	ended := make(chan struct{})
+	ended, taken := make(chan struct{}), false
 	go func() {
 		defer close(ended)
 		if err := l.keep(kept); err != nil {
 			trouble(m, err.Error(), "this one ends")
-			in.unleased = true
+			taken = true
 			m.fail(err)
 		}
 	}()
 	in.release = func(ctx context.Context) error {
 		stop()
 		<-ended
-		if in.unleased {
+		if taken { // by another program
 			return nil
 		}
 		return l.release(ctx)

@@ -143,7 +143,9 @@ func (c *wsConn) ended() {
 	}
 	c.queue = nil
 	c.mu.Unlock()
-	c.disconnected(end)
+	ctx, cancel := context.WithTimeout(c.api.ctx, c.api.limits.Route)
+	defer cancel()
+	c.api.cfg.Disconnect(ctx, c.Conn, int(end.code), end.reason)
 }
 
 // cut ends the connection at once, without a close frame. It closes the network connection,
@@ -275,8 +277,8 @@ func (c *wsConn) read() (message, *closing) {
 
 // endOf returns how the client has ended the connection, given the error of a read.
 func endOf(err error) *closing {
-	var peer websocket.CloseError
-	if !errors.As(err, &peer) {
+	peer, ok := errors.AsType[websocket.CloseError](err)
+	if !ok {
 		return &cutOff
 	}
 	if peer.Code == websocket.StatusNoStatusRcvd {
@@ -448,10 +450,4 @@ func (c *wsConn) writeMessage(data []byte) error {
 	ctx, cancel := context.WithTimeout(c.writing, writeWithin)
 	defer cancel()
 	return c.ws.Write(ctx, websocket.MessageText, data)
-}
-
-func (c *wsConn) disconnected(end closing) {
-	ctx, cancel := context.WithTimeout(c.api.ctx, c.api.limits.Route)
-	defer cancel()
-	c.api.cfg.Disconnect(ctx, c.Conn, int(end.code), end.reason)
 }
