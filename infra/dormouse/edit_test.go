@@ -80,12 +80,6 @@ func (d *desk) prepare(_ context.Context, p preparation) (all []outcome, err err
 		switch name {
 		case "broken":
 			o = outcome{server: name, err: errors.New("exited with code 1: ZeroDivisionError: division by zero")}
-		case "lacking":
-			o = outcome{server: name, err: errors.New("exited with code 1: ModuleNotFoundError: No module named 'x'")}
-		case "needy":
-			if env, err := os.ReadFile(".env"); err != nil || !strings.Contains(string(env), "ACME_TOKEN=") {
-				o = outcome{server: name, err: errors.New("exited with code 1: Error: ACME_TOKEN environment variable is required")}
-			}
 		case "inside":
 			o = outcome{server: name, err: errors.New("the remote server inside cannot be reached: the address is not public; x-dormouse.remote.private permits it: 127.0.0.1")}
 		case "stale":
@@ -311,7 +305,7 @@ func TestServerOfTheRegistryIsAdded(t *testing.T) {
 	}
 	commontest.OK(t, os.Remove(".env"))
 	printed, code = d.run("add io.github.ada/weather.mcp --registry " + registry.URL)
-	if text, _ := d.run("cat servers.json"); code != 1 || !strings.Contains(printed, "weather.mcp was not added: it needs MINE_KEY: dormouse add io.github.ada/weather.mcp -e MINE_KEY=…") || strings.Contains(text, "weather.mcp") {
+	if text, _ := d.run("cat servers.json"); code != 1 || !strings.Contains(printed, "weather.mcp was not added: it needs MINE_KEY: add it again with -e MINE_KEY=…") || strings.Contains(text, "weather.mcp") {
 		t.Error(code, printed, text)
 	}
 }
