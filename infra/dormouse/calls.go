@@ -110,7 +110,7 @@ func printCalls(out io.Writer, all []api.Call, now time.Time) error {
 			case c.Refusal != "":
 				outcome = refused(c)
 			}
-			say("%s\t%s\t%s\t%s\t%s\t%s\t%s\n", moment(c.Time, now), orDash(c.Principal), orDash(c.Server), orDash(c.Tool), orDash(c.Client), took(c.MS), outcome)
+			say("%s\t%s\t%s\t%s\t%s\t%s\t%s\n", moment(c.Time, now), cmp.Or(c.Principal, "–"), cmp.Or(c.Server, "–"), cmp.Or(c.Tool, "–"), cmp.Or(c.Client, "–"), took(c.MS), outcome)
 		}
 	})
 }

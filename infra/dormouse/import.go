@@ -1,6 +1,7 @@
 package dormouse
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -133,7 +134,7 @@ func (c *importCommand) print(out io.Writer, f *edited, items []serversedit.Item
 			if i.Was != "" {
 				name = fmt.Sprintf("%s (was %s)", i.Name, i.Was)
 			}
-			say("%s\t%s\t%s\t%s\n", name, i.Does, orDash(strings.Join(i.Moved, ", ")), note(i))
+			say("%s\t%s\t%s\t%s\n", name, i.Does, cmp.Or(strings.Join(i.Moved, ", "), "–"), note(i))
 		}
 	}); err != nil {
 		return err

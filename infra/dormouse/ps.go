@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -73,11 +72,11 @@ func (c *psCommand) choose(r *report) {
 	r.Boxes = slices.DeleteFunc(r.Boxes, func(b api.Box) bool { return c.Server != "" && b.Server != c.Server })
 }
 
-// mostListed is how many processes ps lists one by one; see print.
+// mostListed is how many processes ps lists without --all, --server and --principal.
 const mostListed = 30
 
-// print prints the processes, and the boxes if boxes is set. If there are more than mostListed
-// processes, it prints only one line for each server, unless whole is set.
+// print prints the processes, and the boxes if boxes is set. It prints at most
+// mostListed processes, unless whole is set.
 func (r report) print(out io.Writer, now time.Time, boxes, whole bool) error {
 	return table(out, func(say func(string, ...any)) {
 		switch {
@@ -87,11 +86,13 @@ func (r report) print(out io.Writer, now time.Time, boxes, whole bool) error {
 				tenant, _ := storage.BoxID(b.Box).Parts()
 				say("%s\t%s\t%s\t%s\n", b.Server, b.State, tenant, ago(now, b.Started))
 			}
-		case len(r.Processes) > mostListed && !whole:
-			r.printSums(say, now)
 		case len(r.Processes) > 0:
 			say("SERVER\tSTATE\tWHO\tCLIENT\tUP\tLAST-CALL\tMEM\tWHY\n")
-			for _, p := range r.Processes {
+			for i, p := range r.Processes {
+				if i == mostListed && !whole {
+					say("%d more: dormouse ps --all, --server NAME or --principal WHO\n", len(r.Processes)-i)
+					break
+				}
 				printProcess(say, p, now)
 			}
 		default:
@@ -119,49 +120,7 @@ func printProcess(say func(string, ...any), p api.Process, now time.Time) {
 	if p.Memory > 0 {
 		mem = fmt.Sprintf("%d MB", p.Memory>>20)
 	}
-	say("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Server, state, orDash(p.Principal), orDash(p.Client), span(now.Sub(p.Since)), last, mem, clip(p.Why(), 100))
-}
-
-// sums is what printSums prints about a server.
-type sums struct {
-	states map[string]int
-	last   time.Time // the last call of any of its processes; zero if there was none
-	memory int64
-	why    string // why the newest failed process has failed; "" if none has
-}
-
-// printSums prints one line for each server; the one with the newest process comes first.
-func (r report) printSums(say func(string, ...any), now time.Time) {
-	of, order := map[string]*sums{}, []string{}
-	for _, p := range r.Processes { // the newest first
-		s := of[p.Server]
-		if s == nil {
-			s = &sums{states: map[string]int{}}
-			of[p.Server], order = s, append(order, p.Server)
-		}
-		s.states[stateOf(p)]++
-		s.memory += p.Memory
-		s.why = cmp.Or(s.why, p.Why())
-		if p.LastCall != nil && p.LastCall.After(s.last) {
-			s.last = *p.LastCall
-		}
-	}
-	say("SERVER\tPROCESSES\tLAST-CALL\tMEM\tWHY\n")
-	for _, name := range order {
-		s, last, mem := of[name], "–", "–"
-		var states []string
-		for _, state := range slices.Sorted(maps.Keys(s.states)) {
-			states = append(states, fmt.Sprintf("%d %s", s.states[state], state))
-		}
-		if !s.last.IsZero() {
-			last = ago(now, s.last)
-		}
-		if s.memory > 0 {
-			mem = fmt.Sprintf("%d MB", s.memory>>20)
-		}
-		say("%s\t%s\t%s\t%s\t%s\n", name, strings.Join(states, ", "), last, mem, clip(s.why, 100))
-	}
-	say("\n%d processes; dormouse ps --server NAME lists those of one server, --principal WHO those of one person.\n", len(r.Processes))
+	say("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Server, state, cmp.Or(p.Principal, "–"), cmp.Or(p.Client, "–"), span(now.Sub(p.Since)), last, mem, clip(p.Why(), 100))
 }
 
 // stateOf returns the state of a process, in the words that dormouse list uses.
@@ -189,13 +148,6 @@ func (r report) printAll(say func(string, ...any), now time.Time) {
 			}
 		}
 	}
-}
-
-func orDash(text string) string {
-	if text == "" {
-		return "–"
-	}
-	return text
 }
 
 // count returns a number with its noun, for example "1 session" or "2 sessions".
@@ -257,7 +209,7 @@ func printSessions(out io.Writer, all []api.Session, now time.Time) error {
 			if s.Quit != "" {
 				state += " (" + s.Quit + ")"
 			}
-			say("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", short(s.ID), s.Server, state, s.Principal, orDash(s.Client),
+			say("%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", short(s.ID), s.Server, state, s.Principal, cmp.Or(s.Client, "–"),
 				span(now.Sub(s.Created)), ago(now, s.LastMessage), span(s.Expires.Sub(now)))
 		}
 	})
