@@ -340,19 +340,6 @@ func addKeys(ctx context.Context, store storage.Store, tenants map[string]bool) 
 // the server listed them. It asks native and remote servers. For a server in a box it reads a
 // stored list and starts nothing; tools is nil if there is no list. The caller owns tools.
 func (o Options) Known(ctx context.Context, tenant string, s serversfile.Server) (tools []json.RawMessage, taken time.Time, err error) {
-	defer func() {
-		offered := s.Tools.Filter()
-		nameOf := func(tool json.RawMessage) string {
-			name, _ := wire.String(wire.Lookup(tool, "name"))
-			return name
-		}
-		tools = slices.DeleteFunc(tools, func(tool json.RawMessage) bool { return !offered.Allows(nameOf(tool)) })
-		for i, tool := range tools {
-			if text, says := offered.Says[nameOf(tool)]; says {
-				tools[i] = wire.WithDescription(tool, text)
-			}
-		}
-	}()
 	if !s.InPlace() {
 		tools, taken, err = recorded(ctx, o.Store, tenant, s)
 	} else if o.NativeTools != nil {
@@ -363,6 +350,17 @@ func (o Options) Known(ctx context.Context, tenant string, s serversfile.Server)
 	}
 	if err == nil {
 		tools, err = o.shown(ctx, s, tools)
+	}
+	offered := s.Tools.Filter()
+	nameOf := func(tool json.RawMessage) string {
+		name, _ := wire.String(wire.Lookup(tool, "name"))
+		return name
+	}
+	tools = slices.DeleteFunc(tools, func(tool json.RawMessage) bool { return !offered.Allows(nameOf(tool)) })
+	for i, tool := range tools {
+		if text, says := offered.Says[nameOf(tool)]; says {
+			tools[i] = wire.WithDescription(tool, text)
+		}
 	}
 	return tools, taken, err
 }
