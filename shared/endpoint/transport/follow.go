@@ -39,7 +39,7 @@ func follow(x *exchange, out *stream, call sessions.Resumable, events []sessions
 		case over && !call.Done() && !out.polls && !out.named && call.Stream() != storage.Standalone:
 			out.place(call.Cursor())
 		case over && !call.Done():
-			out.pace(call.Retry())
+			out.leave("", call.Retry())
 		case call.Done():
 			out.fill()
 		}

@@ -105,7 +105,7 @@ func postSSE(x *exchange) error {
 		for _, m := range msgs {
 			if m.Kind == wire.Request {
 				requested, _ := modernVersion(m, x.r.Header.Get(wire.HeaderProtocolVersion))
-				x.err = unsupportedModern(requested)
+				x.err = unsupported(requested, wire.LegacyVersions())
 				answers = append(answers, wire.ErrorResponse(m.ID, problemOf(x.err).rpc))
 			}
 		}

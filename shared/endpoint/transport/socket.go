@@ -392,7 +392,7 @@ func (x *turn) admit(ctx context.Context, c sessions.Caller, msgs []wire.Message
 	for _, m := range msgs {
 		if requested, modern := modernVersion(m, ""); modern {
 			release()
-			return nil, unsupportedModern(requested)
+			return nil, unsupported(requested, wire.LegacyVersions())
 		}
 	}
 	return release, nil

@@ -32,19 +32,11 @@ func (s *stream) prime(id string) {
 	}
 }
 
-// pace adds the event that ends a response early, which has a retry (P6 in the package comment).
-// The client keeps the id that it has.
-func (s *stream) pace(retry time.Duration) { s.away(wire.SSE{Retry: retry, HasData: true}) }
-
-// leave adds the event that pace adds, with an id for the client to come back with.
+// leave adds the event that ends a response early, which has a retry (P6 in the package comment), and an
+// id for the client to come back with. If id is "", the client keeps the id that it has.
 func (s *stream) leave(id string, retry time.Duration) {
-	s.away(wire.SSE{ID: id, Retry: retry, HasData: true})
-}
-
-// away adds the last event of a response that ends early.
-func (s *stream) away(last wire.SSE) {
 	if s.polls {
-		s.buf = wire.AppendSSE(s.buf, last)
+		s.buf = wire.AppendSSE(s.buf, wire.SSE{ID: id, Retry: retry, HasData: true})
 	} else {
 		s.fill()
 	}

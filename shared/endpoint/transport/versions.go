@@ -52,12 +52,9 @@ func isNewer(version string) bool {
 	return err == nil && version > wire.V20251125
 }
 
-// unsupportedModern returns the error that makes a modern client begin again with
-// initialize.
-func unsupportedModern(requested string) error { return unsupported(requested, wire.LegacyVersions()) }
-
 // unsupported returns the error that names the versions spoken here (MCP 2026-07-28,
-// "Protocol Version Negotiation").
+// "Protocol Version Negotiation"). The versions of the legacy era make a modern client begin again with
+// initialize.
 func unsupported(requested string, supported []string) error {
 	p := refusal(http.StatusBadRequest, storage.Invalid, wire.CodeUnsupportedVersion,
 		"this protocol version is not spoken here; use one of the supported versions")
