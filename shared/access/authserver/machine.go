@@ -84,7 +84,6 @@ const assertionLife = 10 * time.Minute
 type assertion struct {
 	Issuer   string          `json:"iss"`
 	ID       string          `json:"jti"`
-	Audience json.RawMessage `json:"aud"`
 	Resource string          `json:"resource"`
 	Client   string          `json:"client_id"`
 	Scope    string          `json:"scope"`
@@ -169,9 +168,12 @@ func (b *Server) assertion(r *http.Request, text string) (a assertion, claims ma
 	if err != nil || json.Unmarshal(all, &a) != nil {
 		return a, nil, from, bad("invalid_grant", "the claims of the assertion cannot be read")
 	}
-	whom := audience(a.Audience)
+	whom, _ := claims["aud"].(string)
+	if list, ok := claims["aud"].([]any); ok && len(list) == 1 {
+		whom, _ = list[0].(string)
+	}
 	switch {
-	case whom != b.settings.PublicURL && whom != b.settings.PublicURL+"/":
+	case strings.TrimSuffix(whom, "/") != b.settings.PublicURL:
 		err = bad("invalid_grant", "the assertion is for another audience; it must be the issuer of this server's metadata")
 	case a.ID == "" || len(a.ID) > maxID:
 		err = bad("invalid_grant", "the assertion has no jti; it needs a unique one")
@@ -197,17 +199,4 @@ func assertionIssuer(text string) string {
 		return ""
 	}
 	return claims.Issuer
-}
-
-// audience returns the only audience, "" if there are several.
-func audience(raw json.RawMessage) string {
-	var one string
-	var list []string
-	switch {
-	case json.Unmarshal(raw, &one) == nil:
-		return one
-	case json.Unmarshal(raw, &list) == nil && len(list) == 1:
-		return list[0]
-	}
-	return ""
 }

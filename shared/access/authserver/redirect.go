@@ -1,14 +1,12 @@
 package authserver
 
 import (
-	"cmp"
 	"errors"
+	"fmt"
 	"net"
 	"net/url"
 	"slices"
 	"strings"
-
-	"github.com/dormouse-mcp/dormouse/shared/core/webpage"
 )
 
 // browserSchemes are the schemes that a browser runs, opens or translates itself. Any other
@@ -59,13 +57,13 @@ func isPrivate(u *url.URL) bool { return u.Scheme != "https" && u.Scheme != "htt
 // secret: a program that every user has cannot keep one.
 func usable(uris []string, secret bool) (good []string, wrong error) {
 	var reasons []string
-	for _, uri := range uris {
+	for i, uri := range uris {
 		err := checkRedirect(uri)
 		if u, _ := url.Parse(uri); err == nil && secret && isPrivate(u) {
 			err = errors.New("it has the scheme of a program; register the client without a secret")
 		}
 		if err != nil {
-			reasons = append(reasons, printable(uri)+": "+err.Error())
+			reasons = append(reasons, fmt.Sprintf("number %d: %v", i+1, err))
 			continue
 		}
 		good = append(good, uri)
@@ -74,20 +72,6 @@ func usable(uris []string, secret bool) (good []string, wrong error) {
 		wrong = errors.New(strings.Join(reasons, ". "))
 	}
 	return good, wrong
-}
-
-// printable returns the beginning of a URI for a message, without a user and a password.
-func printable(uri string) string {
-	if scheme, rest, ok := strings.Cut(uri, "://"); ok {
-		authority, _, _ := strings.Cut(rest, "/")
-		uri = scheme + "://" + rest[strings.LastIndexByte(authority, '@')+1:]
-	}
-	const most = 80
-	uri = strings.ReplaceAll(webpage.ASCII(uri), " ", "?")
-	if len(uri) > most {
-		uri = uri[:most] + "..."
-	}
-	return cmp.Or(uri, "an empty one")
 }
 
 // isHost reports whether a host has only the characters of names and addresses.
