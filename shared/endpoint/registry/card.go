@@ -78,11 +78,8 @@ func catalogOf(base string, may []sessions.Caller) catalog {
 		publisher = strings.ReplaceAll(u.Hostname(), ":", "-")
 	}
 	all := catalog{Version: "1.0", Entries: []catalogEntry{}}
-	names := make([]string, 0, len(may))
-	for _, c := range may {
-		names = append(names, c.Server.Name)
-	}
-	for _, name := range slices.Sorted(slices.Values(names)) {
+	for _, c := range slices.SortedFunc(slices.Values(may), byName) {
+		name := c.Server.Name
 		all.Entries = append(all.Entries, catalogEntry{ID: "urn:air:" + publisher + ":mcp:" + name, Type: cardType, URL: base + "/" + name + cardSuffix})
 	}
 	return all

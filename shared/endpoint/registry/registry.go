@@ -135,7 +135,7 @@ func (g Registry) list(ctx context.Context, base string, may []sessions.Caller, 
 	may = slices.DeleteFunc(slices.Clone(may), func(c sessions.Caller) bool {
 		return c.Server.Name <= string(after) || !strings.Contains(strings.ToLower(namespace(base)+"/"+c.Server.Name), word)
 	})
-	slices.SortFunc(may, func(a, b sessions.Caller) int { return cmp.Compare(a.Server.Name, b.Server.Name) })
+	slices.SortFunc(may, byName)
 	byRecord := version != "" && version != latest || !since.IsZero()
 	if !byRecord {
 		may = may[:min(len(may), limit+1)] // with one server more than limit, list knows that there is another page
@@ -158,6 +158,8 @@ func (g Registry) list(ctx context.Context, base string, may []sessions.Caller, 
 	page.Metadata.Count = len(page.Servers)
 	return page, nil
 }
+
+func byName(a, b sessions.Caller) int { return cmp.Compare(a.Server.Name, b.Server.Name) }
 
 // describe returns what is known of servers. It reads their records concurrently.
 func (g Registry) describe(ctx context.Context, base string, servers []sessions.Caller) ([]response, error) {
