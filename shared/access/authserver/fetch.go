@@ -49,11 +49,13 @@ type documents struct {
 	known   map[string]kept // what is remembered of documents, by client id
 	running map[string]int  // number of running fetches, by host
 	fetches int             // the sum of running
-	ended   chan struct{}   // closed and replaced when a fetch ends
+	ended   *sync.Cond      // of mu: a fetch has ended, or who waits for one has gone
 }
 
 func newDocuments(store storage.Values, web *http.Client, hosts []string) *documents {
-	return &documents{store: store, web: web, hosts: hosts, known: map[string]kept{}, running: map[string]int{}, ended: make(chan struct{})}
+	d := &documents{store: store, web: web, hosts: hosts, known: map[string]kept{}, running: map[string]int{}}
+	d.ended = sync.NewCond(&d.mu)
+	return d
 }
 
 // kept is what is known about a document.
@@ -179,23 +181,22 @@ func (d *documents) keep(ctx context.Context, id string) error {
 // begin waits until a document of a host may be fetched. After each begin, the caller must call
 // end.
 func (d *documents) begin(ctx context.Context, host string) error {
-	for {
+	defer context.AfterFunc(ctx, func() {
 		d.mu.Lock()
-		may, ended := d.fetches < maxFetches && d.running[host] < maxFetchesAHost, d.ended
-		if may {
-			d.fetches++
-			d.running[host]++
-		}
-		d.mu.Unlock()
-		if may {
-			return nil
-		}
-		select {
-		case <-ended:
-		case <-ctx.Done():
+		defer d.mu.Unlock()
+		d.ended.Broadcast()
+	})()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for d.fetches >= maxFetches || d.running[host] >= maxFetchesAHost {
+		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		d.ended.Wait()
 	}
+	d.fetches++
+	d.running[host]++
+	return nil
 }
 
 func (d *documents) end(host string) {
@@ -205,8 +206,7 @@ func (d *documents) end(host string) {
 	if d.running[host]--; d.running[host] == 0 {
 		delete(d.running, host)
 	}
-	close(d.ended)
-	d.ended = make(chan struct{})
+	d.ended.Broadcast()
 }
 
 // fetch gets a document. Users see the errors, so no error tells what the host has answered.

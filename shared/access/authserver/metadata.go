@@ -17,7 +17,7 @@ func (b *Server) metadata(w http.ResponseWriter, _ *http.Request) error {
 		"revocation_endpoint":                            at + "/revoke",
 		"response_types_supported":                       []string{"code"},
 		"response_modes_supported":                       []string{"query"},
-		"grant_types_supported":                          b.grantTypes(),
+		"grant_types_supported":                          []string{grantCode, grantRefresh, grantClient},
 		"code_challenge_methods_supported":               []string{"S256"},
 		"token_endpoint_auth_methods_supported":          authMethods(),
 		"revocation_endpoint_auth_methods_supported":     authMethods(),
@@ -26,6 +26,7 @@ func (b *Server) metadata(w http.ResponseWriter, _ *http.Request) error {
 		"client_id_metadata_document_supported":          true,
 	}
 	if len(b.companies) > 0 {
+		document["grant_types_supported"] = []string{grantCode, grantRefresh, grantClient, grantJWT}
 		document["authorization_grant_profiles_supported"] = []string{"urn:ietf:params:oauth:grant-profile:id-jag"}
 	}
 	w.Header().Set("Cache-Control", "public, max-age=300")
@@ -40,14 +41,6 @@ const (
 	grantClient  = "client_credentials"
 	grantJWT     = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 )
-
-func (b *Server) grantTypes() []string {
-	types := []string{grantCode, grantRefresh, grantClient}
-	if len(b.companies) > 0 {
-		types = append(types, grantJWT)
-	}
-	return types
-}
 
 // Methods by which clients authenticate (RFC 7591 §2).
 const (

@@ -14,7 +14,6 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
@@ -67,8 +66,6 @@ type Keeper struct {
 	Hider  func(values map[string]string, marked []string) func(text string) string
 	Secret []byte       // of the deployment; the Keeper makes the keys of tenants from it
 	Out    *slog.Logger // gets the lines, and nothing else. nil: nothing is kept
-
-	hidden sync.Map // by name of server: func(string) string, which Hider returned
 }
 
 // Before returns an observer that keeps the bodies of an event, and passes the event on
@@ -129,11 +126,7 @@ func bodyOf(response json.RawMessage) json.RawMessage {
 // write writes a line, and adds its cost to the event.
 func (k *Keeper) write(ctx context.Context, e *observe.Event, s serversfile.Server, b Body, arguments, result json.RawMessage) {
 	if values, known := s.Secrets(); known {
-		hide, ok := k.hidden.Load(s.Name)
-		if !ok {
-			hide, _ = k.hidden.LoadOrStore(s.Name, k.Hider(values, s.Box.Secrets))
-		}
-		h := hider{hide: hide.(func(string) string), names: s.Audit.Redact} //nolint:forcetypeassert // hidden has no values of other types
+		h := hider{hide: k.Hider(values, s.Box.Secrets), names: s.Audit.Redact}
 		b.Arguments = h.body("arguments", arguments, &b.LeftOut)
 		b.Result = h.body("result", result, &b.LeftOut)
 	} else {
