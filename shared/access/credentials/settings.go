@@ -7,11 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/address"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -102,9 +102,7 @@ func isSafe(text string) bool {
 	if err != nil || u.Host == "" || u.User != nil || u.Fragment != "" {
 		return false
 	}
-	ip, err := netip.ParseAddr(u.Hostname())
-	loopback := u.Hostname() == "localhost" || err == nil && ip.IsLoopback()
-	return u.Scheme == "https" || u.Scheme == "http" && loopback
+	return u.Scheme == "https" || u.Scheme == "http" && address.Loopback(u.Hostname())
 }
 
 func (p Provider) oauth() bool { return p.Authorize != "" }

@@ -163,7 +163,7 @@ func Change(words []string) ([]byte, error) {
 	for _, word := range words {
 		key, value, ok := strings.Cut(word, "=")
 		if !ok || key == "" || value == "" {
-			return nil, storage.Errorf(storage.Invalid, "%q sets nothing; write KEY=VALUE, such as month_usd=20 or principal=60/m", clip(word))
+			return nil, storage.Errorf(storage.Invalid, "%q sets nothing; write KEY=VALUE, such as month_usd=20 or principal=60/m", wire.Clip(word))
 		}
 		change[key] = encoded(value)
 	}

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // Rate is a number of calls in a time. The zero value is no limit.
@@ -29,7 +31,7 @@ func periods() map[string]time.Duration {
 // as many calls may come at once as the limit allows in ten seconds, at least one. "off"
 // is no limit.
 func ParseRate(text string) (Rate, error) {
-	wrong := fmt.Errorf(`%q is not a rate; want "60/m" or "60/m burst 20", with s, m, h or d for the time, or "off"`, clip(text))
+	wrong := fmt.Errorf(`%q is not a rate; want "60/m" or "60/m burst 20", with s, m, h or d for the time, or "off"`, wire.Clip(text))
 	words := strings.Fields(text)
 	switch {
 	case len(text) > maxText:
@@ -52,7 +54,7 @@ func ParseRate(text string) (Rate, error) {
 		}
 	}
 	if float64(r.Burst)*float64(r.every()) > float64(longest) {
-		return Rate{}, fmt.Errorf("%q: a burst of this size takes more than a year to fill again; use a smaller burst", clip(text))
+		return Rate{}, fmt.Errorf("%q: a burst of this size takes more than a year to fill again; use a smaller burst", wire.Clip(text))
 	}
 	return r, nil
 }
@@ -60,13 +62,6 @@ func ParseRate(text string) (Rate, error) {
 func readCalls(text string) (n int, ok bool) {
 	n, err := strconv.Atoi(text)
 	return n, err == nil && n >= 1 && n <= maxCalls && text[0] != '+'
-}
-
-func clip(text string) string {
-	if len(text) <= maxText {
-		return text
-	}
-	return strings.ToValidUTF8(text[:maxText], "") + "…"
 }
 
 // String returns the rate in the form that [ParseRate] reads.

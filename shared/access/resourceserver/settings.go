@@ -8,12 +8,12 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/url"
 	"slices"
 	"strings"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/policy"
+	"github.com/dormouse-mcp/dormouse/shared/core/address"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -188,16 +188,12 @@ func webURL(text string) (*url.URL, error) {
 	switch {
 	case err != nil || u.Host == "" || u.Opaque != "":
 		return nil, fmt.Errorf("%q is not a URL; want https://HOST", text)
-	case u.Scheme != "https" && (u.Scheme != "http" || !loopback(u.Hostname())):
+	case u.Scheme != "https" && (u.Scheme != "http" || !address.Loopback(u.Hostname())):
 		return nil, fmt.Errorf("%q is not https; http is for loopback only", text)
 	case u.User != nil || u.Fragment != "" || strings.HasSuffix(text, "#"):
 		return nil, fmt.Errorf("%q has a user or a fragment; leave it out", text)
 	}
 	return u, nil
-}
-
-func loopback(host string) bool {
-	return strings.EqualFold(host, "localhost") || net.ParseIP(host).IsLoopback()
 }
 
 func (s Settings) checkAlgorithms() error {

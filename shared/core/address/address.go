@@ -1,10 +1,12 @@
-// Package address says which addresses are on the public internet. Programs ask it before they connect
-// to a host of a stranger's choice.
+// Package address says which addresses are on the public internet, and which hosts are this machine. Programs
+// ask it before they connect to a host of a stranger's choice.
 package address
 
 import (
+	"net"
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // special are the blocks without public hosts (RFC 6890) for which [Public] has no other test, and
@@ -38,4 +40,9 @@ func Public(a netip.Addr) bool {
 		}
 	}
 	return !slices.ContainsFunc(special, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// Loopback reports whether a host means this machine for every client that resolves it.
+func Loopback(host string) bool {
+	return strings.EqualFold(host, "localhost") || net.ParseIP(host).IsLoopback()
 }

@@ -24,6 +24,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/address"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
@@ -189,7 +190,7 @@ func namespace(base string) string {
 	name := u.Hostname()
 	ip := net.ParseIP(name)
 	switch {
-	case name == "" || name == "localhost" || ip.IsLoopback():
+	case name == "" || address.Loopback(name):
 		return "local"
 	case ip != nil:
 		return strings.ReplaceAll(name, ":", "-")

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/address"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -102,7 +103,7 @@ func allowedOrigin(allowed []string, origin, host string) bool {
 		return false
 	}
 	name, own := hostname(u.Host), hostname(host)
-	same := strings.EqualFold(name, own) || loopback(name) && loopback(own)
+	same := strings.EqualFold(name, own) || address.Loopback(name) && address.Loopback(own)
 	return same && portOf(u.Host, u.Scheme) == portOf(host, u.Scheme)
 }
 
@@ -115,12 +116,7 @@ func portOf(host, scheme string) string {
 
 // NamesLoopback reports whether the Host of a request means this machine, for every client
 // that resolves it. The Host may have a port.
-func NamesLoopback(host string) bool { return loopback(hostname(host)) }
-
-// loopback reports whether a name means this machine for every client that resolves it.
-func loopback(name string) bool {
-	return strings.EqualFold(name, "localhost") || net.ParseIP(name).IsLoopback()
-}
+func NamesLoopback(host string) bool { return address.Loopback(hostname(host)) }
 
 // hostname returns a Host without its port; an IPv6 address loses its brackets.
 func hostname(host string) string {
