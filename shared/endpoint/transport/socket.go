@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -288,6 +289,7 @@ func (x *turn) message(ctx context.Context, data []byte) ([]byte, error) {
 		ctx, cancel = context.WithDeadline(ctx, limit.Add(-spare/2))
 		defer cancel()
 	}
+	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	msgs, batch, err := wire.ParseBody(data)
 	x.method, x.id = subject(msgs)
 	if batch {

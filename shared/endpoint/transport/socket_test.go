@@ -80,6 +80,7 @@ func TestSocketWithoutInitializeIsToldToSendIt(t *testing.T) {
 func TestSocketAnswersErrorsAsFrames(t *testing.T) {
 	for name, c := range map[string]struct{ data, want string }{
 		"no JSON":                {`{`, `"id":null,"error":{"code":-32700`},
+		"a mark":                 {"\ufeff" + `{"jsonrpc":"2.0","id":5,"method":"server/discover"}`, `"id":5,"error":{"code":-32022`},
 		"two ids to some":        {`{"jsonrpc":"2.0","id":3,"ID":7,"method":"tools/list"}`, `"id":3,"error":{"code":-32600`},
 		"two tokens to some":     {`{"jsonrpc":"2.0","id":3,"method":"m","params":{"_meta":{"progressToken":7},"_Meta":{}}}`, `"id":3,"error":{"code":-32600`},
 		"initialize again":       {initialize, `"id":0,"error":{"code":-32600`},
