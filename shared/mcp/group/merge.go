@@ -42,7 +42,7 @@ func kind(method string) (list, name string) {
 }
 
 // Merge returns the entries of all lists, in their order, under their names in the group. If plain is
-// true, an entry keeps a name or URI that no other member has, except for URIs with one of keptSchemes.
+// true, an entry keeps a name or URI that no other member has, except for URIs with a keptScheme.
 func (n *Names) Merge(method string, plain bool, lists ...List) []Entry {
 	list, name := kind(method)
 	var all []Entry

@@ -105,12 +105,15 @@ func hash(text string) string {
 // scheme begins the URIs of resources in a group.
 const scheme = "dormouse://"
 
-// keptSchemes returns the schemes that URIs keep in a group, because clients recognize pages of MCP
-// Apps and files of skills by their scheme.
-func keptSchemes() []string { return []string{appScheme, "skill://"} }
-
-func keepsScheme(uri string) bool {
-	return slices.ContainsFunc(keptSchemes(), func(kept string) bool { return strings.HasPrefix(uri, kept) })
+// keptScheme returns the scheme of a URI that the URI keeps in a group, "" for none. Clients recognize
+// pages of MCP Apps and files of skills by their scheme.
+func keptScheme(uri string) string {
+	for _, kept := range []string{appScheme, "skill://"} {
+		if strings.HasPrefix(uri, kept) {
+			return kept
+		}
+	}
+	return ""
 }
 
 // appScheme begins the URIs of the pages of MCP Apps.
@@ -118,24 +121,20 @@ const appScheme = "ui://"
 
 // WrapURI returns the URI in the group for a member's URI, or for its URI template. The result ends
 // with the member's own URI, so that expanding a template in the group gives a URI of the group:
-// file:///a of the member "app" is dormouse://app/file:///a. A URI with one of keptSchemes gets the
+// file:///a of the member "app" is dormouse://app/file:///a. A URI with a keptScheme gets the
 // member after the scheme: ui://widget/a.html of the member "app" is ui://app/widget/a.html.
 func WrapURI(member, uri string) string {
-	for _, kept := range keptSchemes() {
-		if rest, ok := strings.CutPrefix(uri, kept); ok {
-			return kept + member + "/" + rest
-		}
+	if kept := keptScheme(uri); kept != "" {
+		return kept + member + "/" + uri[len(kept):]
 	}
 	return scheme + member + "/" + uri
 }
 
 // UnwrapURI undoes [WrapURI].
 func UnwrapURI(uri string) (member, own string, ok bool) {
-	for _, kept := range keptSchemes() {
-		if rest, is := strings.CutPrefix(uri, kept); is {
-			member, own, ok = strings.Cut(rest, "/")
-			return member, kept + own, ok
-		}
+	if kept := keptScheme(uri); kept != "" {
+		member, own, ok = strings.Cut(uri[len(kept):], "/")
+		return member, kept + own, ok
 	}
 	rest, ok := strings.CutPrefix(uri, scheme)
 	if !ok {

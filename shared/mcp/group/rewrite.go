@@ -42,11 +42,11 @@ func UnwrapID(id json.RawMessage) (member string, own json.RawMessage, ok bool) 
 // View translates the messages of one member for a client of the group.
 type View struct {
 	Member string
-	Plain  bool // URIs of resources stay as they are, except those with one of keptSchemes
+	Plain  bool // URIs of resources stay as they are, except those with a keptScheme
 }
 
 func (v View) wrap(uri string) string {
-	if v.Plain && !keepsScheme(uri) {
+	if v.Plain && keptScheme(uri) == "" {
 		return uri
 	}
 	return WrapURI(v.Member, uri)

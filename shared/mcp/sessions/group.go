@@ -256,7 +256,7 @@ func (h *Manager) Lists(ctx context.Context, s storage.Session, members []Caller
 		k := Known{Up: c.Server.InPlace || exact.Box.State == storage.Awake}
 		var kept keptList
 		if exact.Handshake.Result != nil && json.Unmarshal(exact.Handshake.Result, &kept) == nil {
-			k.Result, k.Fresh = kept.List, kept.holds(method, c.Server.sameList(method), exact.Box)
+			k.Result, k.Fresh = kept.List, kept.holds(c.Server, method, exact.Box)
 		} else if c.Server.Record && greeting != nil && wire.Lookup(greeting, "capabilities", kindOf(method)) == nil {
 			k.Result, k.Fresh = json.RawMessage("{}"), true
 		} else if c.Server.Record && !c.Server.OwnLists {
@@ -305,7 +305,7 @@ func memberOf(s storage.Session, c Caller) storage.Session {
 
 // lastPart returns the key, within a server's handshake record, of the list that Borrow keeps.
 func lastPart(s storage.Session, c Caller, method string) string {
-	return "group " + method + " " + c.Server.whose(memberOf(s, c), c.Server.sameList(method))
+	return "group " + method + " " + c.Server.whose(memberOf(s, c), method)
 }
 
 // Borrow returns the newest list in a member's handshake record that this principal may get, nil if there
@@ -322,7 +322,7 @@ func (h *Manager) Borrow(ctx context.Context, s storage.Session, c Caller, metho
 	if err != nil {
 		return nil, err
 	}
-	whose := c.Server.whose(memberOf(s, c), c.Server.sameList(method))
+	whose := c.Server.whose(memberOf(s, c), method)
 	var list json.RawMessage
 	var newest time.Time
 	for _, p := range parts {

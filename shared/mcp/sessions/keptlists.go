@@ -32,10 +32,9 @@ func (k keptList) encode() json.RawMessage {
 	return append(b, '}')
 }
 
-// holds reports whether a process of the server would still give this list. The argument same is
-// the result of [Server.sameList] for method.
-func (k keptList) holds(method string, same bool, box storage.Box) bool {
-	return k.Gen > *toldOf(&box.Told, kindOf(method)) && (k.Announced || same || box.State == storage.Asleep && k.Gen > box.Worked)
+// holds reports whether a process of the server would still give this list, which method has returned.
+func (k keptList) holds(server Server, method string, box storage.Box) bool {
+	return k.Gen > *toldOf(&box.Told, kindOf(method)) && (k.Announced || server.sameList(method) || box.State == storage.Asleep && k.Gen > box.Worked)
 }
 
 // noteList writes into the handshake record a list that a box has sent, if it is a whole list of at most

@@ -53,7 +53,7 @@ func listPart(s storage.Session, c Caller, method string, params json.RawMessage
 		return "", false
 	}
 	abilities, ok := abilitiesOf(wire.Lookup(s.Init, "capabilities"))
-	return strings.Join([]string{method, s.Version, abilities, c.Server.whose(s, c.Server.sameList(method))}, " "), ok
+	return strings.Join([]string{method, s.Version, abilities, c.Server.whose(s, method)}, " "), ok
 }
 
 // sameList reports whether all principals get the same list from this method.
@@ -65,15 +65,15 @@ func (s Server) sameList(method string) bool {
 // session and no hash of a principal, which are longer.
 const anyone = "anyone"
 
-// whose returns a name for the set of sessions that get the same list as the given one:
+// whose returns a name for the set of sessions that get the same list from a method as the given one:
 //
-//   - "" for all sessions, if same is true, which is the result of sameList;
+//   - "" for all sessions, if sameList is true;
 //   - the session's id for that session alone, if its process has done more than answer lists;
 //   - [anyone] for the sessions of all principals, if the server is Anonymous;
 //   - a hash of the principal for the sessions of that principal.
-func (s Server) whose(session storage.Session, same bool) string {
+func (s Server) whose(session storage.Session, method string) string {
 	switch {
-	case same:
+	case s.sameList(method):
 		return ""
 	case session.Served:
 		return string(session.ID)
@@ -148,7 +148,7 @@ func (u *use) recorded(ctx context.Context, method string, params json.RawMessag
 		return nil, "", err
 	}
 	var kept keptList
-	if json.Unmarshal(record.Result, &kept) != nil || !kept.holds(method, c.Server.sameList(method), box) {
+	if json.Unmarshal(record.Result, &kept) != nil || !kept.holds(c.Server, method, box) {
 		return nil, part, nil
 	}
 	result, err = u.forClient(ctx, c, method, kept.List)

@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"log/slog"
 
-	"github.com/dormouse-mcp/dormouse/shared/config/held"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -22,7 +20,7 @@ type Manager struct {
 // New makes a Manager. Zero limits get their defaults. The Manager cannot push to WebSocket
 // clients; see [Manager.With].
 func New(store storage.Store, backend Backend, limits Limits) *Manager {
-	return newManager(store, backend, limits.withDefaults(), Parts{Held: held.NewKeeper(store, nil, slog.New(slog.DiscardHandler), nil)})
+	return newManager(store, backend, limits.withDefaults(), Parts{Held: Publisher{Store: store}.keeper()})
 }
 
 // Parts are the optional parts of a [Manager]. Each may be nil.

@@ -48,7 +48,7 @@ func (h *Manager) Profile(ctx context.Context, c Caller) (p Profile, err error) 
 	if err != nil {
 		return p, err
 	}
-	own := c.Server.whose(storage.Session{Principal: c.Principal}, c.Server.sameList(wire.MethodToolsList))
+	own := c.Server.whose(storage.Session{Principal: c.Principal}, wire.MethodToolsList)
 	least, taken := math.MaxInt, time.Time{}
 	for _, part := range parts {
 		fields := strings.Split(part.Version, " ") // listPart has made part.Version

@@ -96,14 +96,10 @@ func (p *redelivery) work(ctx context.Context) error {
 		if err == nil && p.again {
 			continue
 		}
-		held := p.s.Pusher
-		p.s.Pusher = storage.Lease{}
-		saved := p.Store.Save(ctx, p.s)
+		saved := p.put(ctx, storage.Lease{})
 		if saved == nil {
-			p.s.Rev++
 			return err
 		}
-		p.s.Pusher = held
 		if !errors.Is(saved, storage.Conflict) {
 			return errors.Join(err, saved)
 		}
@@ -216,11 +212,7 @@ func (p *redelivery) drop(conn string) {
 // save writes the cursors and keeps the lease.
 func (p *redelivery) save(ctx context.Context) error {
 	for {
-		err := p.Store.Save(ctx, p.s)
-		if err == nil {
-			p.s.Rev++
-			return nil
-		}
+		err := p.put(ctx, p.s.Pusher)
 		if !errors.Is(err, storage.Conflict) {
 			return err
 		}
@@ -228,6 +220,18 @@ func (p *redelivery) save(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// put writes the record with this lease.
+func (p *redelivery) put(ctx context.Context, lease storage.Lease) error {
+	s := p.s
+	s.Pusher = lease
+	err := p.Store.Save(ctx, s)
+	if err == nil {
+		s.Rev++
+		p.s = s
+	}
+	return err
 }
 
 // merge reads the record, which another instance has changed, and puts the cursors of this
