@@ -3,6 +3,7 @@ package box
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -341,6 +342,15 @@ func (p *process) sendHeld() {
 			p.conv.end(r, p.queueFull().response(r.id))
 		}
 	}
+}
+
+// subscribes reports whether a request of a client that subscribes to a resource is held.
+func (p *process) subscribes(uri string) bool {
+	return slices.ContainsFunc(p.held.lines, func(h heldLine) bool {
+		r := p.conv.requests[h.number]
+		of, _ := wire.String(wire.Lookup(h.line, "params", "uri"))
+		return r != nil && r.method == wire.MethodSubscribe && of == uri
+	})
 }
 
 // announce tells a session's client that lists may have changed, if the definition of the server

@@ -245,6 +245,7 @@ func TestAResourceStaysSubscribedForWhoStillWantsIt(t *testing.T) {
 	const params = `"params":{"uri":"x:/a"}}`
 	subscribed := func(d *Delivery) { d.Level, d.Subscribed = "info", []string{"x:/a"} }
 	c.result(c.as("ann/1", `{"jsonrpc":"2.0","id":1,"method":"resources/subscribe",`+params, func(d *Delivery) { d.Subscribed = []string{"x:/a"} }))
+	commontest.Same(t, []string{`{"uri":"x:/a"}`}, c.toServer("ann/1", wire.MethodSubscribe))
 	c.result(c.callAs("bob/1", "1", "echo", "0", subscribed)) // comes later, and brings what it has set
 	commontest.Same(t, []string{`{"level":"info"}`}, c.toServer("ann/1", wire.MethodSetLevel))
 	commontest.EqualIn(t, "unsubscribe was answered", `{"jsonrpc":"2.0","id":2,"result":{}}`, string(c.hear("ann/1", c.as("ann/1", `{"jsonrpc":"2.0","id":2,"method":"resources/unsubscribe",`+params)).Raw))

@@ -72,7 +72,9 @@ func (s *sessionful) begin() {
 		s.set(wire.MethodSetLevel, map[string]string{"level": level})
 	}
 	for _, uri := range s.p.group.subscriptions() {
-		s.set(wire.MethodSubscribe, map[string]string{"uri": uri})
+		if !s.p.subscribes(uri) {
+			s.set(wire.MethodSubscribe, map[string]string{"uri": uri})
+		}
 	}
 }
 
