@@ -6,13 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"path"
 	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/backend/awscall"
 	"github.com/dormouse-mcp/dormouse/shared/backend/bucket"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet/ecs"
@@ -120,11 +118,7 @@ func loginECR(ctx context.Context, registry string) (string, error) {
 	}
 	service := Service("ecr")
 	service.Region, service.Endpoint = words[3], strings.Replace(endpoint("api.ecr"), "."+os.Getenv(envRegion)+".", "."+words[3]+".", 1)
-	a, err := service.Do(ctx, awscall.Request{
-		Method: http.MethodPost, URL: service.Endpoint + "/", Body: []byte("{}"), Header: http.Header{
-			"Content-Type": {"application/x-amz-json-1.1"}, "X-Amz-Target": {"AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken"},
-		},
-	}, 64<<10)
+	a, err := service.JSON(ctx, "AmazonEC2ContainerRegistry_V20150921.GetAuthorizationToken", []byte("{}"), 64<<10)
 	var answer struct {
 		Data []struct {
 			Token string `json:"authorizationToken"`

@@ -13,7 +13,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws/arn"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
-	"github.com/dormouse-mcp/dormouse/shared/backend/awscall"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
@@ -164,11 +163,7 @@ func Ask(ctx context.Context, service, operation string, q, answer any) (refused
 	if err != nil {
 		return "", err
 	}
-	s := Service(service)
-	a, err := s.Do(ctx, awscall.Request{
-		Method: http.MethodPost, URL: s.Endpoint + "/", Body: body,
-		Header: http.Header{"Content-Type": {"application/x-amz-json-1.1"}, "X-Amz-Target": {operation}},
-	}, maxSecrets)
+	a, err := Service(service).JSON(ctx, operation, body, maxSecrets)
 	var fault struct {
 		Type  string `json:"__type"`
 		Lower string `json:"message"`

@@ -94,12 +94,14 @@ func (l *Logs) search(ctx context.Context, text string, groups []string, since t
 	if now.Sub(since) > searchMost {
 		return found{}, storage.Errorf(storage.Invalid, "a search costs what it reads, so it goes back 31 days at most; ask for a shorter time")
 	}
-	id, err := l.start(ctx, map[string]any{
+	var begun struct{ QueryID string }
+	err := l.ask(ctx, "StartQuery", map[string]any{
 		"logGroupNames": groups, "startTime": since.Unix(), "endTime": now.Unix(), "limit": limit, "queryString": text,
-	})
+	}, &begun)
 	if err != nil {
 		return found{}, err
 	}
+	id := map[string]any{"queryId": begun.QueryID}
 	over := false
 	defer func() {
 		if !over {
@@ -107,7 +109,8 @@ func (l *Logs) search(ctx context.Context, text string, groups []string, since t
 		}
 	}()
 	for {
-		f, err := l.results(ctx, id)
+		var f found
+		err := l.ask(ctx, "GetQueryResults", id, &f)
 		over = err == nil && f.Status != "Scheduled" && f.Status != "Running"
 		switch {
 		case err != nil:
@@ -213,37 +216,21 @@ func cells(row []struct{ Field, Value string }) map[string]string {
 	return of
 }
 
-func (l *Logs) start(ctx context.Context, query map[string]any) (string, error) {
-	var begun struct{ QueryID string }
-	err := l.ask(ctx, "Logs_20140328.StartQuery", query, &begun)
-	return begun.QueryID, err
-}
-
-// results returns what a search has found so far.
-func (l *Logs) results(ctx context.Context, id string) (found, error) {
-	var f found
-	err := l.ask(ctx, "Logs_20140328.GetQueryResults", map[string]any{"queryId": id}, &f)
-	return f, err
-}
-
 // stop ends a search whose caller is gone; otherwise it would go on reading, which costs money.
-func (l *Logs) stop(ctx context.Context, id string) {
+func (l *Logs) stop(ctx context.Context, id map[string]any) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	var stopped struct{ Success bool }
-	_ = l.ask(ctx, "Logs_20140328.StopQuery", map[string]any{"queryId": id}, &stopped)
+	_ = l.ask(ctx, "StopQuery", id, &stopped)
 }
 
 // ask sends a request to CloudWatch Logs. The code of an error is Unavailable.
-func (l *Logs) ask(ctx context.Context, target string, request map[string]any, answer any) error {
+func (l *Logs) ask(ctx context.Context, operation string, request map[string]any, answer any) error {
 	body, err := json.Marshal(request)
 	if err != nil {
 		return err
 	}
-	a, err := l.Service.Do(ctx, awscall.Request{
-		Method: http.MethodPost, URL: l.Service.Endpoint + "/", Body: body,
-		Header: http.Header{"Content-Type": {"application/x-amz-json-1.1"}, "X-Amz-Target": {target}},
-	}, maxAnswer)
+	a, err := l.Service.JSON(ctx, "Logs_20140328."+operation, body, maxAnswer)
 	switch {
 	case err != nil:
 		return storage.Errorf(storage.Unavailable, "CloudWatch Logs did not answer; try again").Because(err)

@@ -20,18 +20,13 @@ import (
 // S3 is the name of S3 in signatures.
 const S3 = "s3"
 
-// Doer sends requests; an *http.Client is one.
-type Doer interface {
-	Do(r *http.Request) (*http.Response, error)
-}
-
 // Service is a service of AWS in one region.
 type Service struct {
 	Name        string // as it is in signatures, for example [S3]
 	Region      string
 	Endpoint    string                  // the address of its API, without a slash at its end
 	Credentials aws.CredentialsProvider // nil: requests are not signed
-	Client      Doer                    // nil for a client without a timeout
+	Client      *http.Client            // nil for a client without a timeout
 }
 
 // Request is a request that a [Service] signs and sends.
@@ -75,6 +70,15 @@ func (s Service) Do(ctx context.Context, q Request, limit int64) (Answer, error)
 	defer func() { _ = res.Body.Close() }() // an error does not matter: the body was only read
 	body, err := io.ReadAll(io.LimitReader(res.Body, limit))
 	return Answer{res.StatusCode, res.Header, body}, err
+}
+
+// JSON sends a request to a service that speaks awsjson 1.1, as [Service.Do] does. The argument
+// target names the operation, and body is JSON.
+func (s Service) JSON(ctx context.Context, target string, body []byte, limit int64) (Answer, error) {
+	return s.Do(ctx, Request{
+		Method: http.MethodPost, URL: s.Endpoint + "/", Body: body,
+		Header: http.Header{"Content-Type": {"application/x-amz-json-1.1"}, "X-Amz-Target": {target}},
+	}, limit)
 }
 
 func (s Service) sign(ctx context.Context, r *http.Request, body []byte) error {

@@ -168,7 +168,7 @@ func (f *Fleet) register(ctx context.Context, def definition) error {
 			return err
 		}
 	}
-	if err := f.api.ask(ctx, "RegisterTaskDefinition", def, &struct{}{}); err != nil {
+	if err := f.ask(ctx, "RegisterTaskDefinition", def, &struct{}{}); err != nil {
 		return fmt.Errorf("register its definition %s: %w", def.Family, err)
 	}
 	return nil

@@ -23,6 +23,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"path"
 	"slices"
 	"strings"
@@ -61,7 +62,7 @@ type Config struct {
 	// Endpoint is the address of ECS, without a slash at its end.
 	Endpoint string
 	// HTTPClient may be nil for a client without a timeout of its own.
-	HTTPClient awscall.Doer `json:"-"`
+	HTTPClient *http.Client `json:"-"`
 
 	// Cluster is the name or ARN of the cluster.
 	Cluster string
@@ -117,7 +118,7 @@ type Shape struct {
 // Fleet runs boxes as Fargate tasks. It is safe for concurrent use and keeps no state.
 type Fleet struct {
 	cfg Config
-	api requests
+	api awscall.Service
 }
 
 var _ fleet.Fleet = (*Fleet)(nil)
@@ -128,7 +129,7 @@ func New(c Config) (*Fleet, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	return &Fleet{cfg: c, api: newRequests(c)}, nil
+	return &Fleet{c, awscall.Service{Name: "ecs", Region: c.Region, Endpoint: c.Endpoint, Credentials: c.Credentials, Client: c.HTTPClient}}, nil
 }
 
 func (c Config) check() error {
@@ -195,7 +196,7 @@ func (f *Fleet) Run(ctx context.Context, t fleet.Task) (string, error) {
 // requested with other values.
 func (f *Fleet) run(ctx context.Context, in runTask) error {
 	var out taken
-	err := f.api.ask(ctx, "RunTask", in, &out)
+	err := f.ask(ctx, "RunTask", in, &out)
 	p, answered := errors.AsType[*problem](err)
 	switch {
 	case answered && p.Code == "ConflictException" && len(p.Resources) > 0:
@@ -203,7 +204,11 @@ func (f *Fleet) run(ctx context.Context, in runTask) error {
 	case err != nil:
 		return err
 	case len(out.Tasks) == 0:
-		return notPlaced(out)
+		why := "no reason given"
+		for _, f := range out.Failures {
+			why = f.Reason + " " + f.Detail
+		}
+		return fmt.Errorf("%w: ECS could not place the task: %s", fleet.ErrCapacity, why)
 	}
 	return nil
 }

@@ -84,7 +84,7 @@ func (f *fake) refuses(action string, a *answer) {
 	}
 }
 
-func (f *fake) Do(r *http.Request) (*http.Response, error) {
+func (f *fake) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := r.Context().Err(); err != nil {
 		return nil, err
 	}
@@ -324,7 +324,7 @@ var runnerSum = strings.Repeat("ab", 32)
 
 func config(f *fake) Config {
 	return Config{
-		Region: "us-east-1", Endpoint: "http://ecs.test", HTTPClient: f,
+		Region: "us-east-1", Endpoint: "http://ecs.test", HTTPClient: &http.Client{Transport: f},
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 			return aws.Credentials{AccessKeyID: "test", SecretAccessKey: "test"}, nil
 		}),

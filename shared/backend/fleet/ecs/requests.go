@@ -11,16 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/backend/awscall"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
-
-// requests sends a fleet's requests to ECS, with the protocol awsjson 1.1.
-type requests struct{ awscall.Service }
-
-func newRequests(c Config) requests {
-	return requests{awscall.Service{Name: "ecs", Region: c.Region, Endpoint: c.Endpoint, Credentials: c.Credentials, Client: c.HTTPClient}}
-}
 
 // maxAnswer bounds an answer in bytes.
 const maxAnswer = 16 << 20
@@ -29,13 +21,13 @@ const maxAnswer = 16 << 20
 // later. A repeated RunTask starts no second task, because it has the client token of the first.
 //
 // Errors: *problem if ECS answers with an error; otherwise the error of the connection.
-func (r requests) ask(ctx context.Context, action string, in, out any) error {
+func (f *Fleet) ask(ctx context.Context, action string, in, out any) error {
 	body, err := json.Marshal(in)
 	if err != nil {
 		return err
 	}
 	for try := 1; ; try++ {
-		again, err := r.send(ctx, action, body, out)
+		again, err := f.send(ctx, action, body, out)
 		if err == nil || !again || try == attempts {
 			return err
 		}
@@ -46,21 +38,15 @@ func (r requests) ask(ctx context.Context, action string, in, out any) error {
 }
 
 // send sends a request once. again is true if the same request may succeed later.
-func (r requests) send(ctx context.Context, action string, body []byte, out any) (again bool, err error) {
-	a, err := r.Do(ctx, awscall.Request{
-		Method: http.MethodPost, URL: r.Endpoint + "/", Body: body,
-		Header: http.Header{"Content-Type": {"application/x-amz-json-1.1"}, "X-Amz-Target": {"AmazonEC2ContainerServiceV20141113." + action}},
-	}, maxAnswer)
+func (f *Fleet) send(ctx context.Context, action string, body []byte, out any) (again bool, err error) {
+	a, err := f.api.JSON(ctx, "AmazonEC2ContainerServiceV20141113."+action, body, maxAnswer)
 	switch {
 	case err != nil:
 		return ctx.Err() == nil, err
 	case a.Status != http.StatusOK:
 		p := &problem{Status: a.Status, Request: a.Header.Get("X-Amzn-RequestId")}
 		_ = json.Unmarshal(a.Body, p) // if the body is not JSON, only the status is known
-		_, code, cut := strings.Cut(p.Code, "#")
-		if cut {
-			p.Code = code
-		}
+		p.Code = p.Code[strings.IndexByte(p.Code, '#')+1:]
 		return p.throttles() || p.Status >= http.StatusInternalServerError, p
 	}
 	if err := json.Unmarshal(a.Body, out); err != nil {

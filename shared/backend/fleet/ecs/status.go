@@ -9,7 +9,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 )
@@ -39,7 +42,7 @@ func (f *Fleet) Stop(ctx context.Context, id, reason string) error {
 		reason = strings.ToValidUTF8(reason[:maxReason], "")
 	}
 	for _, arn := range arns {
-		err := f.api.ask(ctx, "StopTask", stopTask{f.cfg.Cluster, arn, reason}, &struct{}{})
+		err := f.ask(ctx, "StopTask", stopTask{f.cfg.Cluster, arn, reason}, &struct{}{})
 		if err != nil && !refused(err) { // refused means that ECS has forgotten the task meanwhile
 			return classify("stop the task", err)
 		}
@@ -70,7 +73,7 @@ func (f *Fleet) Tasks(ctx context.Context) ([]fleet.Status, error) {
 	var all []task
 	for some := range slices.Chunk(slices.Compact(arns), page) {
 		var out taken
-		if err := f.api.ask(ctx, "DescribeTasks", describeTasks{f.cfg.Cluster, some}, &out); err != nil {
+		if err := f.ask(ctx, "DescribeTasks", describeTasks{f.cfg.Cluster, some}, &out); err != nil {
 			return nil, classify("describe tasks", err)
 		}
 		all = append(all, out.Tasks...) // ECS has forgotten those in out.Failures since they were listed
@@ -93,7 +96,7 @@ func (f *Fleet) list(ctx context.Context, in listTasks) ([]string, error) {
 	var arns []string
 	for {
 		var out listed
-		if err := f.api.ask(ctx, "ListTasks", in, &out); err != nil {
+		if err := f.ask(ctx, "ListTasks", in, &out); err != nil {
 			return nil, classify("list tasks", err)
 		}
 		arns = append(arns, out.ARNs...)
@@ -207,19 +210,10 @@ func exit(code *int32) (int, string) {
 	if code == nil {
 		return -1, ""
 	}
-	if name, ok := signals()[*code-128]; ok {
+	if name := unix.SignalName(syscall.Signal(*code - 128)); name != "" {
 		return -1, name
 	}
 	return int(*code), ""
-}
-
-// signals maps the signals that end a process to their names. The numbers are the same on
-// every Linux architecture of Fargate.
-func signals() map[int32]string {
-	return map[int32]string{
-		1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 5: "SIGTRAP", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
-		10: "SIGUSR1", 11: "SIGSEGV", 12: "SIGUSR2", 13: "SIGPIPE", 14: "SIGALRM", 15: "SIGTERM", 24: "SIGXCPU", 25: "SIGXFSZ", 31: "SIGSYS",
-	}
 }
 
 // reason says why a task stopped: the reason given to Stop, else the reason of the

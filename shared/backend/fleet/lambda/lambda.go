@@ -73,7 +73,7 @@ type Config struct {
 	Credentials aws.CredentialsProvider
 	// Endpoint is the address of Lambda's API, without a slash at its end.
 	Endpoint   string
-	HTTPClient *http.Client // nil: the fleet makes a client
+	HTTPClient *http.Client // may be nil
 	Sizes      []Size
 	// Memory returns how much memory a task needs in MiB; 0 for the smallest size. If
 	// Memory is nil, every task gets the smallest size.
@@ -113,9 +113,6 @@ func New(c Config) (*Fleet, error) {
 	}
 	c.Sizes = slices.Clone(c.Sizes)
 	slices.SortFunc(c.Sizes, func(a, b Size) int { return a.MemoryMB - b.MemoryMB })
-	if c.HTTPClient == nil {
-		c.HTTPClient = &http.Client{}
-	}
 	if c.Lifetime == 0 {
 		c.Lifetime = lifetime
 	}
