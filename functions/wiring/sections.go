@@ -4,12 +4,8 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
-	"reflect"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/credentials"
@@ -27,7 +23,7 @@ func CheckSections(c *serversfile.File) error {
 	}
 	third := func(section []byte) error {
 		_, err := credentials.ReadProviders(section, nil)
-		return unknownKey(err, section, reflect.TypeFor[map[string]credentials.Provider]())
+		return unknownKey(err)
 	}
 	var wrong []error
 	add := func(name string, found []mistake) {
@@ -43,14 +39,7 @@ func CheckSections(c *serversfile.File) error {
 
 func readAccess(section []byte) error {
 	_, err := resourceserver.ReadSettings(section)
-	return unknownKey(err, section, reflect.TypeFor[accessKeys]())
-}
-
-// accessKeys has the valid keys of the section "access". Package serversfile reads the key "boxes".
-type accessKeys struct {
-	resourceserver.Settings
-
-	Boxes bool `json:"boxes"`
+	return unknownKey(err)
 }
 
 // checkAccess checks the section "access" by the rules of an endpoint that accepts tokens. Where
@@ -73,62 +62,16 @@ func checkAccess(c *serversfile.File, section []byte) error {
 	return err
 }
 
-// unknownKey rewords the error of package json about an unknown key in a section. The new error
-// proposes known keys. The section was decoded into the type typ.
-func unknownKey(err error, section []byte, typ reflect.Type) error {
+// unknownKey rewords the error of package json about an unknown key.
+func unknownKey(err error) error {
 	if err == nil {
 		return nil
 	}
-	unknown := regexp.MustCompile(`json: unknown field "(.*)"$`).FindStringSubmatchIndex(err.Error())
-	if unknown == nil {
+	before, key, found := strings.Cut(err.Error(), `json: unknown field "`)
+	if !found {
 		return err
 	}
-	text := err.Error()
-	name := text[unknown[2]:unknown[3]]
-	return fmt.Errorf("%sunknown key %q: %s", text[:unknown[0]], name, serversfile.Instead(name, knownBeside(name, section, typ)))
-}
-
-// knownBeside finds the JSON object with an unknown key, and returns the valid keys of that object.
-// The argument value was decoded into the type typ.
-func knownBeside(unknown string, value []byte, typ reflect.Type) []string {
-	if typ.Kind() == reflect.Pointer {
-		typ = typ.Elem()
-	}
-	var members map[string]json.RawMessage
-	types := map[string]reflect.Type{} // by member
-	switch typ.Kind() {
-	case reflect.Slice:
-		var elements []json.RawMessage
-		_ = json.Unmarshal(value, &elements) // what is no list has no elements
-		members = map[string]json.RawMessage{}
-		for n, e := range elements {
-			members[strconv.Itoa(n)], types[strconv.Itoa(n)] = e, typ.Elem()
-		}
-	case reflect.Map:
-		_ = json.Unmarshal(value, &members) // what is no object has no members
-		for key := range members {
-			types[key] = typ.Elem()
-		}
-	case reflect.Struct:
-		_ = json.Unmarshal(value, &members) // what is no object has no members
-		for _, field := range reflect.VisibleFields(typ) {
-			if key, _, _ := strings.Cut(field.Tag.Get("json"), ","); key != "" && key != "-" {
-				types[key] = field.Type
-			}
-		}
-		if _, has := members[unknown]; has && types[unknown] == nil {
-			return slices.Sorted(maps.Keys(types))
-		}
-	default:
-	}
-	for _, key := range slices.Sorted(maps.Keys(members)) {
-		if t := types[key]; t != nil {
-			if known := knownBeside(unknown, members[key], t); known != nil {
-				return known
-			}
-		}
-	}
-	return nil
+	return errors.New(before + `unknown key "` + key)
 }
 
 // mistake is a mistake in a section of the servers file. The field key names the member that has

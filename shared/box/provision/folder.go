@@ -11,26 +11,17 @@ import (
 // CacheFolder uses the first default folder in which this process can write. The argument data is
 // the data folder of this machine, "" for none.
 func CacheFolder(folder, data string) (string, error) {
-	if folder != "" {
-		return firstWritable(folder)
+	folders := []string{folder}
+	if folder == "" {
+		folders = []string{"/var/cache/dormouse"}
+		// The cache of root is left out, because servers that run as another user cannot read it.
+		if own, err := os.UserCacheDir(); err == nil && os.Geteuid() != 0 {
+			folders = []string{filepath.Join(own, "dormouse"), "/var/cache/dormouse"}
+		}
+		if data != "" {
+			folders = append(folders, filepath.Join(data, "cache"))
+		}
 	}
-	return firstWritable(cacheFolders(data)...)
-}
-
-func cacheFolders(data string) []string {
-	var folders []string
-	// The cache of root is left out, because servers that run as another user cannot read it.
-	if own, err := os.UserCacheDir(); err == nil && os.Geteuid() != 0 {
-		folders = append(folders, filepath.Join(own, "dormouse"))
-	}
-	folders = append(folders, "/var/cache/dormouse")
-	if data != "" {
-		folders = append(folders, filepath.Join(data, "cache"))
-	}
-	return folders
-}
-
-func firstWritable(folders ...string) (string, error) {
 	var failed []error
 	for _, folder := range folders {
 		err := writable(folder)
