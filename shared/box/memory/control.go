@@ -190,26 +190,19 @@ func copyChunks(to io.Writer, from io.Reader) error {
 	buffer := make([]byte, 4+maxChunk)
 	for {
 		if _, err := io.ReadFull(from, buffer[:4]); err != nil {
-			return ofImage(err)
+			return damaged(err)
 		}
 		n := binary.BigEndian.Uint32(buffer)
 		if n > maxChunk {
 			return lost("a chunk of its image has %d bytes", n)
 		}
 		if _, err := io.ReadFull(from, buffer[4:4+n]); err != nil {
-			return ofImage(err)
+			return damaged(err)
 		}
 		if _, err := to.Write(buffer[:4+n]); err != nil || n == 0 {
 			return err
 		}
 	}
-}
-
-func ofImage(err error) error {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return lost("its image has no end")
-	}
-	return err
 }
 
 // oneLine returns the first line of a text, at most 400 bytes, for a log.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
@@ -89,7 +90,7 @@ func (c *counter) Write(p []byte) (int, error) {
 type Found struct {
 	kept   *Kept
 	owner  string
-	file   *snapshot.Image
+	file   *os.File
 	header Header
 	raw    []byte // header as it is encoded in the image
 
@@ -103,7 +104,7 @@ type Found struct {
 // [*LostError] if the image cannot be used. After an error the image is deleted, and the process
 // must start anew. The caller closes what Find returns.
 func (k *Kept) Find(ctx context.Context, p Process) (f *Found, err error) {
-	file, err := k.Store.Open(ctx, p.Owner)
+	file, size, err := k.Store.Open(ctx, p.Owner)
 	if err != nil {
 		return nil, errors.Join(err, k.Store.Claim(ctx, p.Owner, ""))
 	}
@@ -113,10 +114,10 @@ func (k *Kept) Find(ctx context.Context, p Process) (f *Found, err error) {
 			err = errors.Join(err, k.Store.Claim(ctx, p.Owner, ""))
 		}
 	}()
-	if file.Size() > MaxBytes {
+	if size > MaxBytes {
 		return nil, lost("its image is over %d MiB", MaxBytes>>20)
 	}
-	f = &Found{kept: k, owner: p.Owner, file: file, Size: file.Size()}
+	f = &Found{kept: k, owner: p.Owner, file: file, Size: size}
 	if f.header, f.raw, err = readHeader(file); err != nil {
 		return nil, err
 	}
@@ -124,17 +125,21 @@ func (k *Kept) Find(ctx context.Context, p Process) (f *Found, err error) {
 		return nil, err
 	}
 	f.Saved = f.header.Saved
-	plain, done, err := f.plain()
+	plain, err := f.plain()
 	if err != nil {
 		return nil, err
 	}
-	defer done()
+	defer plain.Close()
 	if err := copyChunks(io.Discard, plain); err != nil {
 		return nil, unpacked(err)
 	}
 	var state bytes.Buffer
-	if n, err := io.Copy(&state, io.LimitReader(plain, maxState+1)); err != nil || n > maxState {
-		return nil, errors.Join(unpacked(err), tooLong(n))
+	n, err := io.Copy(&state, io.LimitReader(plain, maxState+1))
+	if err == nil && n > maxState {
+		err = lost("the state of its conversation is over %d MiB", maxState>>20)
+	}
+	if err != nil {
+		return nil, unpacked(err)
 	}
 	f.State = state.Bytes()
 	return f, nil
@@ -144,34 +149,22 @@ func (k *Kept) Find(ctx context.Context, p Process) (f *Found, err error) {
 // not read.
 const maxState = 64 << 20
 
-func tooLong(n int64) error {
-	if n > maxState {
-		return lost("the state of its conversation is over %d MiB", maxState>>20)
-	}
-	return nil
-}
-
 // unpacked returns an error of the decompressor as a [*LostError] about a damaged image.
 func unpacked(err error) error {
-	var l *LostError
-	if err == nil || errors.As(err, &l) {
+	if _, ok := errors.AsType[*LostError](err); ok {
 		return err
 	}
 	return lost("its image cannot be read: %s", oneLine(err.Error()))
 }
 
 // plain returns a reader of the decrypted and decompressed image, after its header. The caller
-// calls the returned function when it has finished reading.
-func (f *Found) plain() (io.Reader, func(), error) {
+// closes it.
+func (f *Found) plain() (*zstd.Decoder, error) {
 	o, err := newOpener(f.file, f.kept.Key, f.header, f.raw)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	z, err := zstd.NewReader(o, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(8<<20))
-	if err != nil {
-		return nil, nil, err
-	}
-	return z, z.Close, nil
+	return zstd.NewReader(o, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(8<<20))
 }
 
 // ClaimError says that an image could not be claimed. No process has got any part of it.
@@ -190,11 +183,11 @@ func (f *Found) Claim(ctx context.Context, thaw func(context.Context, io.Reader)
 	if _, raw, err := readHeader(f.file); err != nil || !bytes.Equal(raw, f.raw) {
 		return &ClaimError{errors.Join(lost("its image was changed while it was read"), err)}
 	}
-	plain, done, err := f.plain()
+	plain, err := f.plain()
 	if err != nil {
 		return err
 	}
-	defer done()
+	defer plain.Close()
 	return thaw(ctx, plain)
 }
 

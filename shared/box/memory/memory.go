@@ -26,9 +26,7 @@
 package memory
 
 import (
-	"bytes"
 	"crypto/rand"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"time"
@@ -119,16 +117,5 @@ func difference(was, is Fit) string {
 	return "the keeper says of itself what the other one did not"
 }
 
-func (h Header) encode() ([]byte, error) { return json.Marshal(h) }
-
 // maxHeader is how many bytes a header may have.
 const maxHeader = 64 << 10
-
-func decodeHeader(raw []byte) (h Header, err error) {
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.DisallowUnknownFields()
-	if d.Decode(&h) != nil {
-		return h, lost("its image is damaged: the header cannot be read")
-	}
-	return h, nil
-}

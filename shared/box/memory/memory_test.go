@@ -312,7 +312,7 @@ func TestTheRunnerBelievesNoKeeperThatBreaksTheProtocol(t *testing.T) {
 	}{
 		"whole":        {`{"image":true}` + "\n" + string(image) + `{"frozen":true}` + "\n", ""},
 		"failed":       {`{"failed":"the sentry said\nno"}` + "\n", "the sentry said"},
-		"cut":          {`{"image":true}` + "\n" + string(image[:1000]), "no end"},
+		"cut":          {`{"image":true}` + "\n" + string(image[:1000]), "is cut"},
 		"a huge chunk": {`{"image":true}` + "\n\xff\xff\xff\xff", "bytes"},
 		"gone":         {"", "ended"},
 	} {

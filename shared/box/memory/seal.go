@@ -1,9 +1,11 @@
 package memory
 
 import (
+	"bytes"
 	"crypto/aes"
 	"crypto/cipher"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"io"
 )
@@ -18,13 +20,17 @@ type crypt struct {
 	n      uint64
 }
 
-func newCrypt(key, header []byte) (*crypt, error) {
-	block, err := aes.NewCipher(key)
+func newCrypt(key Tenant, h Header, raw []byte) (*crypt, error) {
+	secret, err := key.image(h)
+	if err != nil {
+		return nil, err
+	}
+	block, err := aes.NewCipher(secret)
 	if err != nil {
 		return nil, err
 	}
 	aead, err := cipher.NewGCM(block)
-	return &crypt{aead: aead, header: header}, err
+	return &crypt{aead: aead, header: raw}, err
 }
 
 // nonce returns the nonce of the next chunk. Each image has its own key, so no nonce is used twice
@@ -48,18 +54,14 @@ type sealer struct {
 
 // newSealer writes the header, and returns a sealer for the plain text that follows.
 func newSealer(to io.Writer, key Tenant, h Header) (*sealer, error) {
-	header, err := h.encode()
+	header, err := json.Marshal(h)
 	if err != nil {
 		return nil, err
 	}
 	if len(header) > maxHeader {
 		return nil, lost("its header has %d bytes", len(header))
 	}
-	secret, err := key.image(h)
-	if err != nil {
-		return nil, err
-	}
-	c, err := newCrypt(secret, header)
+	c, err := newCrypt(key, h, header)
 	if err != nil {
 		return nil, err
 	}
@@ -116,8 +118,12 @@ func readHeader(from io.Reader) (h Header, raw []byte, err error) {
 	if _, err := io.ReadFull(from, raw); err != nil {
 		return h, nil, damaged(err)
 	}
-	h, err = decodeHeader(raw)
-	return h, raw, err
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.DisallowUnknownFields()
+	if d.Decode(&h) != nil {
+		return h, nil, lost("its image is damaged: the header cannot be read")
+	}
+	return h, raw, nil
 }
 
 // damaged returns a [*LostError] if err says that the image is incomplete, and err otherwise.
@@ -130,11 +136,7 @@ func damaged(err error) error {
 
 // newOpener returns a reader of the plain text after a header.
 func newOpener(from io.Reader, key Tenant, h Header, raw []byte) (*opener, error) {
-	secret, err := key.image(h)
-	if err != nil {
-		return nil, err
-	}
-	c, err := newCrypt(secret, raw)
+	c, err := newCrypt(key, h, raw)
 	if err != nil {
 		return nil, err
 	}

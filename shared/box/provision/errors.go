@@ -38,20 +38,19 @@ func (e *Error) Unwrap() error { return e.Err }
 // installError returns the [*Error] for an install that failed with err. If err is nil or is an
 // [*Error] already, it returns err.
 func installError(err error) error {
-	var known *Error
-	if err == nil || errors.As(err, &known) {
+	if _, known := errors.AsType[*Error](err); known || err == nil {
 		return err
 	}
 	e := &Error{Phase: DepInstall}
-	var failed *commandError
-	if errors.As(err, &failed) {
+	failed, ran := errors.AsType[*commandError](err)
+	if ran {
 		e.Stderr = failed.said
 		if failed.code >= 0 {
 			e.ExitCode = &failed.code
 		}
 	}
 	e.Err = fmt.Errorf("dependency install failed%w", detail{err})
-	if failed != nil && failed.lacks != "" {
+	if ran && failed.lacks != "" {
 		e.Err = fmt.Errorf("%s%w", failed.lacks, detail{err})
 	}
 	return e
@@ -60,8 +59,7 @@ func installError(err error) error {
 // full returns err, the error of an install. If the disk of the cache is full, the text of the
 // result begins with that reason.
 func full(cache string, err error) error {
-	var failed *commandError
-	ran := errors.As(err, &failed)
+	failed, ran := errors.AsType[*commandError](err)
 	told := ran && containsAny(failed.more, "ENOSPC", "No space left on device")
 	if !told && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT) {
 		return err
@@ -85,8 +83,8 @@ func full(cache string, err error) error {
 type detail struct{ err error }
 
 func (d detail) Error() string {
-	var failed *commandError
-	if !errors.As(d.err, &failed) {
+	failed, ran := errors.AsType[*commandError](d.err)
+	if !ran {
 		return ": " + d.err.Error()
 	}
 	if failed.lacks != "" {
@@ -108,8 +106,8 @@ func (d detail) Unwrap() error { return d.err }
 // hint adds advice to the error of a failed command if the command's output has one of these
 // words.
 func hint(err error, advice string, words ...string) error {
-	var failed *commandError
-	if !errors.As(err, &failed) || failed.hint != "" {
+	failed, ran := errors.AsType[*commandError](err)
+	if !ran || failed.hint != "" {
 		return err
 	}
 	said := strings.Join(strings.Fields(failed.more), " ") // undo the line breaks of uv

@@ -131,24 +131,17 @@ func asks(manifest []byte) (bool, error) {
 // argument want. The lock stays in the cache, so that each start installs the same packages until
 // package.json changes.
 func (s *provisioning) lockNode(ctx context.Context, npm string, want *nodeWants) error {
-	const file = "package-lock.json"
 	l, err := s.locked(ctx, lockName("npm", "project", want.parts...), "the Node.js dependencies", func(ctx context.Context, b build) ([]byte, error) {
 		if err := want.write(b.dir); err != nil {
 			return nil, err
 		}
-		if _, err := (command{argv: npmCommand(npm, "install", "--package-lock-only", "--package-lock=true"), dir: b.dir, env: s.environ(), log: b.log}).run(ctx); err != nil {
-			return nil, fmt.Errorf("npm install: %w", err)
-		}
-		text, err := os.ReadFile(filepath.Join(b.dir, file))
-		if err != nil {
-			return nil, err
-		}
-		return text, hashed(text)
+		return s.npmLock(ctx, b, npm)
 	})
 	if err != nil {
 		return err
 	}
-	want.lock, want.files[file], want.parts = file, l.text, append(want.parts, file, string(l.text))
+	want.lock = "package-lock.json"
+	want.files[want.lock], want.parts = l.text, append(want.parts, want.lock, string(l.text))
 	return nil
 }
 

@@ -150,8 +150,8 @@ func (s *Provisioner) Provision(ctx context.Context, process string, tell func(P
 		Command: s.server.Command, Args: s.server.Args, Cwd: s.server.Cwd, Env: map[string]string{},
 	}}
 	if err := run.all(ctx, process); err != nil {
-		var known *Error
-		if !errors.As(err, &known) {
+		known, ok := errors.AsType[*Error](err)
+		if !ok {
 			known = &Error{Phase: SessionCreate, Err: err}
 		}
 		if cause := context.Cause(ctx); cause != nil {

@@ -31,15 +31,7 @@ func (s *provisioning) npm(r request) (h handler, ok bool) {
 		if err := os.WriteFile(filepath.Join(b.dir, "package.json"), []byte(`{"private":true}`), 0o644); err != nil {
 			return nil, err
 		}
-		argv := npmCommand(npm, "install", "--package-lock-only", "--package-lock=true", "--save-exact", r.spec)
-		if _, err := (command{argv: argv, dir: b.dir, env: s.environ(), log: b.log}).run(ctx); err != nil {
-			return nil, fmt.Errorf("npm install %s: %w", r.spec, err)
-		}
-		text, err := os.ReadFile(filepath.Join(b.dir, "package-lock.json"))
-		if err != nil {
-			return nil, err
-		}
-		return text, hashed(text)
+		return s.npmLock(ctx, b, npm, "--save-exact", r.spec)
 	}
 	h.build = func(ctx context.Context, b build, l locked) error {
 		top, err := npmTop(l.text)
@@ -61,6 +53,20 @@ func (s *provisioning) npm(r request) (h handler, ok bool) {
 // programs that the settings of a project name.
 func npmCommand(npm string, args ...string) []string {
 	return append([]string{npm, args[0], "--ignore-scripts", "--git=git", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"}, args[1:]...)
+}
+
+// npmLock resolves the packages of the package.json in b.dir and those in args, and returns the
+// package-lock.json.
+func (s *provisioning) npmLock(ctx context.Context, b build, npm string, args ...string) ([]byte, error) {
+	argv := npmCommand(npm, append([]string{"install", "--package-lock-only", "--package-lock=true"}, args...)...)
+	if _, err := (command{argv: argv, dir: b.dir, env: s.environ(), log: b.log}).run(ctx); err != nil {
+		return nil, fmt.Errorf("npm install: %w", err)
+	}
+	text, err := os.ReadFile(filepath.Join(b.dir, "package-lock.json"))
+	if err != nil {
+		return nil, err
+	}
+	return text, hashed(text)
 }
 
 // npmCI installs the packages of the package-lock.json in b.dir.

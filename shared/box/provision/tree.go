@@ -107,7 +107,7 @@ func scan(ctx context.Context, src *os.Root, real string) (tree, error) {
 	if err != nil {
 		_, err = src.Stat("npm-shrinkwrap.json")
 	}
-	skip := filter{modules: err == nil}
+	installs := err == nil // node_modules is installed anew
 	err = fs.WalkDir(src.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist) && name != ".":
@@ -118,7 +118,7 @@ func scan(ctx context.Context, src *os.Root, real string) (tree, error) {
 			return nil
 		case context.Cause(ctx) != nil:
 			return context.Cause(ctx)
-		case skip.out(src, name, d):
+		case skipped(src, name, d, installs):
 			if d.IsDir() {
 				return fs.SkipDir
 			}
@@ -197,16 +197,11 @@ func absolute(src *os.Root, name string) bool {
 	return err == nil && filepath.IsAbs(link)
 }
 
-// filter decides which entries are not copied.
-type filter struct {
-	modules bool // node_modules is not copied, because it is installed anew
-}
-
-// out reports whether an entry is not copied.
-func (f filter) out(src *os.Root, name string, d fs.DirEntry) bool {
+// skipped reports whether an entry is not copied. If modules is set, node_modules is not.
+func skipped(src *os.Root, name string, d fs.DirEntry, modules bool) bool {
 	base := path.Base(name)
 	if base == "node_modules" {
-		return f.modules // even if node_modules is a link
+		return modules // even if node_modules is a link
 	}
 	if !d.IsDir() {
 		return base == ".DS_Store" || strings.HasSuffix(base, ".pyc")
@@ -219,12 +214,6 @@ func (f filter) out(src *os.Root, name string, d fs.DirEntry) bool {
 	// A virtual environment may have any name.
 	_, err := src.Stat(path.Join(name, "pyvenv.cfg"))
 	return err == nil || strings.HasSuffix(base, ".egg-info")
-}
-
-// kept reports whether a name is in a folder of dependencies or caches of the process.
-func kept(name string) bool {
-	first, _, _ := strings.Cut(name, "/")
-	return slices.Contains([]string{".venv", ".cache", ".tmp", "node_modules"}, first)
 }
 
 // # The copy
@@ -247,7 +236,7 @@ func (c *copier) removeStale() error {
 				return nil
 			case err != nil:
 				return err
-			case name != "." && kept(name) && d.IsDir():
+			case name != "." && snapshot.Skipped(name) && d.IsDir():
 				return fs.SkipDir
 			case name != ".":
 				stale[name] = entry{Mode: d.Type()}
@@ -261,7 +250,7 @@ func (c *copier) removeStale() error {
 	names := stale.names()
 	slices.Reverse(names)
 	for _, name := range names {
-		if _, stays := c.want[name]; stays || stale[name].Own || kept(name) && c.old == nil || !c.reached(name) {
+		if _, stays := c.want[name]; stays || stale[name].Own || snapshot.Skipped(name) && c.old == nil || !c.reached(name) {
 			continue
 		}
 		err := c.dst.Remove(name)

@@ -21,8 +21,8 @@ var lacking = []struct {
 // unknown sets commandError.lacks to the package or version that the index does not have, if the
 // output of the failed command names one.
 func (r request) unknown(err error) error {
-	var failed *commandError
-	if !errors.As(err, &failed) {
+	failed, ran := errors.AsType[*commandError](err)
+	if !ran {
 		return err
 	}
 	for _, l := range lacking {

@@ -27,18 +27,6 @@ type Images struct {
 	folder *Folder
 }
 
-// Image is an image that was opened, which stays readable after it was deleted.
-type Image struct {
-	*os.File
-	size int64
-}
-
-// Name returns the file name of the image, for [Images.Claim].
-func (i *Image) Name() string { return filepath.Base(i.File.Name()) }
-
-// Size returns the size of the image in bytes.
-func (i *Image) Size() int64 { return i.size }
-
 // Images returns the store for the memory of the Keeper's processes, nil if the Keeper's Store is
 // no [Folder].
 func (k *Keeper) Images() *Images {
@@ -87,17 +75,17 @@ func (i *Images) Save(ctx context.Context, process, owner, workspace, staged str
 	return nil
 }
 
-// Open opens the memory image that is stored for an owner. Open fails with [ErrNone] if there is
-// no image.
-func (i *Images) Open(_ context.Context, owner string) (*Image, error) {
+// Open opens the memory image that is stored for an owner, and returns its size in bytes. The file
+// stays readable after the image was deleted. Open fails with [ErrNone] if there is no image.
+func (i *Images) Open(_ context.Context, owner string) (file *os.File, size int64, err error) {
 	file, info, err := i.folder.open(i.keeper.cfg.Key(owner), func(p pointer) string { return p.Image })
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	return &Image{file, info.Size()}, nil
+	return file, info.Size(), nil
 }
 
-// Claim deletes the owner's image with this name, and succeeds for at most one caller. After a
+// Claim deletes the owner's image in the file with this name, and succeeds for at most one caller. After a
 // claim the store refuses saves and claims of older generations. Claim fails with [ErrNone] if the
 // image is gone, and with [ErrStale] if a newer generation has saved or claimed. If name is "",
 // Claim deletes any image of the owner.
@@ -119,7 +107,7 @@ func (f *Folder) claim(key string, gen int64, name string) error {
 		return err
 	case p.Generation > gen:
 		return fmt.Errorf("generation %d, and there was one of %d: %w", gen, p.Generation, ErrStale)
-	case name != "" && p.Image != name:
+	case name != "" && p.Image != filepath.Base(name):
 		return ErrNone
 	case p.Image == "" && p.Generation == gen:
 		return nil // there is nothing to delete, and gen is already recorded

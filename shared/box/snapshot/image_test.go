@@ -32,7 +32,7 @@ func freeze(t *testing.T, i *Images, place, image string) error {
 // test kills. It returns an exit code.
 func thaw(f *Folder, gen int64, hang func()) int {
 	i := &Images{NewKeeper(Config{Store: f, Generation: gen, Key: func(owner string) string { return owner }}), f}
-	image, err := i.Open(context.Background(), "s")
+	image, _, err := i.Open(context.Background(), "s")
 	if err != nil || f.step("opened") != nil {
 		return 1
 	}
@@ -91,7 +91,7 @@ func TestAFencedRunnerNeitherClaimsNorKeeps(t *testing.T) {
 	must(t, with(t, dir, 8).Claim(t.Context(), "s", "")) // a newer runner has started a process
 	is(t, ErrStale, freeze(t, old, place, "memory"))
 	must(t, freeze(t, with(t, dir, 8), place, "newer"))
-	image, err := old.Open(t.Context(), "s")
+	image, _, err := old.Open(t.Context(), "s")
 	must(t, err)
 	defer func() { _ = image.Close() }()
 	is(t, ErrStale, old.Claim(t.Context(), "s", image.Name()))
@@ -108,18 +108,18 @@ func TestAnImageGoesWithItsWorkspace(t *testing.T) {
 	i := k.Images()
 	gone := func(after string) {
 		t.Helper()
-		if _, err := i.Open(t.Context(), "s"); !errors.Is(err, ErrNone) {
+		if _, _, err := i.Open(t.Context(), "s"); !errors.Is(err, ErrNone) {
 			t.Errorf("after %s: %v", after, err)
 		}
 	}
 	must(t, freeze(t, i, place, "one"), freeze(t, i, place, "two")) // the workspace has not changed
-	image, err := i.Open(t.Context(), "s")
+	image, _, err := i.Open(t.Context(), "s")
 	must(t, err)
 	if b, err := io.ReadAll(image); string(b) != "two" || err != nil {
 		t.Errorf("%q, %v", b, err)
 	}
 	must(t, image.Close())
-	if all := i.folder.ImageFiles(); len(all) != 1 || filepath.Base(all[0]) != image.Name() {
+	if all := i.folder.ImageFiles(); len(all) != 1 || all[0] != image.Name() {
 		t.Error(all)
 	}
 	back := filepath.Join(t.TempDir(), "back")
@@ -166,7 +166,7 @@ func TestAFreezeThatFailsLeavesTheMomentBefore(t *testing.T) {
 		is(t, broken, freeze(t, i, place, "new"))
 	}
 	i.folder.fail = nil
-	image, err := i.Open(t.Context(), "s")
+	image, _, err := i.Open(t.Context(), "s")
 	must(t, err)
 	defer func() { _ = image.Close() }()
 	if b, err := io.ReadAll(image); string(b) != "old" || err != nil {

@@ -82,10 +82,8 @@ func (s *Signed) Get(ctx context.Context, key string, gen int64) (io.ReadCloser,
 		if err != nil {
 			return &final{withoutURL(err)}
 		}
-		if body, err = s.send(r); err == nil && sum != "" {
-			body = &summed{ReadCloser: body, sum: sha256.New(), want: sum}
-		}
-		saved = at
+		answer, err := s.send(r)
+		body, saved = &storeBody{answer, sha256.New(), sum}, at
 		return err
 	})
 	if err != nil {
@@ -167,7 +165,7 @@ func (s *Signed) send(r *http.Request) (io.ReadCloser, error) {
 	}
 	switch code := answer.StatusCode; {
 	case code == http.StatusOK:
-		return &storeBody{answer.Body}, nil
+		return answer.Body, nil
 	case code >= 500, code == http.StatusTooManyRequests, code == http.StatusRequestTimeout:
 		err = fmt.Errorf("the store answers %d", code)
 	case code == http.StatusNotFound:
@@ -181,31 +179,22 @@ func (s *Signed) send(r *http.Request) (io.ReadCloser, error) {
 	return nil, err
 }
 
-// storeBody is the body of a response, with errors that contain no URLs.
-type storeBody struct{ io.ReadCloser }
+// storeBody is the body of a snapshot. Its errors contain no URLs. Reading to the end fails with
+// [ErrCorrupt] if the SHA-256 differs from want.
+type storeBody struct {
+	io.ReadCloser
+	sum  hash.Hash
+	want string // in hexadecimal, "" if unknown
+}
 
 func (b *storeBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err != nil && !errors.Is(err, io.EOF) {
-		err = withoutURL(err)
+	_, _ = b.sum.Write(p[:n]) // never fails
+	if !errors.Is(err, io.EOF) {
+		return n, withoutURL(err)
 	}
-	return n, err
-}
-
-// summed is the body of a response. Reading to the end fails with [ErrCorrupt] if the SHA-256 differs.
-type summed struct {
-	io.ReadCloser
-	sum  hash.Hash
-	want string // in hexadecimal
-}
-
-func (s *summed) Read(p []byte) (int, error) {
-	n, err := s.ReadCloser.Read(p)
-	_, _ = s.sum.Write(p[:n]) // never fails
-	if errors.Is(err, io.EOF) {
-		if got := hex.EncodeToString(s.sum.Sum(nil)); got != s.want {
-			return n, corrupt("it has the digest %s, and %s was put", got, s.want)
-		}
+	if got := hex.EncodeToString(b.sum.Sum(nil)); b.want != "" && got != b.want {
+		return n, corrupt("it has the digest %s, and %s was put", got, b.want)
 	}
 	return n, err
 }

@@ -38,6 +38,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -94,13 +95,7 @@ type Limits struct {
 }
 
 func (l Limits) withDefaults() Limits {
-	if l.Bytes <= 0 {
-		l.Bytes = DefaultBytes
-	}
-	if l.Files <= 0 {
-		l.Files = DefaultFiles
-	}
-	return l
+	return Limits{Bytes: cmp.Or(l.Bytes, DefaultBytes), Files: cmp.Or(l.Files, DefaultFiles)}
 }
 
 // LimitError says that a snapshot is too large. The previous snapshot stays.

@@ -75,8 +75,9 @@ func (t tree) hidden(name string) bool {
 	return false
 }
 
-// skipped reports whether a path is in a folder of dependencies or caches, which snapshots leave out.
-func skipped(name string) bool {
+// Skipped reports whether a path is in a folder of dependencies or caches of a process, which
+// snapshots leave out.
+func Skipped(name string) bool {
 	first, _, _ := strings.Cut(name, "/")
 	return slices.Contains([]string{".venv", ".cache", ".tmp", "node_modules"}, first)
 }
@@ -174,7 +175,7 @@ func (s *scanner) unread(name string, err error) error {
 
 // look records one entry, and reports whether it is a folder that must be read too.
 func (s *scanner) look(name string) (folder bool, err error) {
-	if skipped(name) && !s.whole {
+	if Skipped(name) && !s.whole {
 		return false, nil
 	}
 	if len(s.found) >= s.most || len(name) > maxName {
@@ -305,7 +306,7 @@ func compare(base map[string]State, now tree, limits Limits) (changes, error) {
 		}
 	}
 	for name := range base {
-		if _, there := now[name]; !there && !skipped(name) && !now.hidden(name) {
+		if _, there := now[name]; !there && !Skipped(name) && !now.hidden(name) {
 			c.gone = append(c.gone, name)
 		}
 	}

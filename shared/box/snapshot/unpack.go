@@ -166,7 +166,7 @@ func (u *unpacker) untar(ctx context.Context, limits Limits) error {
 		if h.Typeflag == tar.TypeDir {
 			name = strings.TrimSuffix(name, "/")
 		}
-		if !fine(name) || !u.whole && skipped(name) {
+		if !fine(name) || !u.whole && Skipped(name) {
 			return corrupt("it names %q", h.Name)
 		}
 		if h.Typeflag == tar.TypeReg {
