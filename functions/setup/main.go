@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -33,15 +34,6 @@ type made struct {
 	data map[string]string
 }
 
-// kinds returns the handlers by kind of custom resource. A handler must be idempotent, because
-// CloudFormation may send an event twice.
-func kinds() map[string]func(context.Context, event) (made, error) {
-	return map[string]func(context.Context, event) (made, error){
-		"Custom::Tickets": tickets,
-		"Custom::Runner":  runner,
-	}
-}
-
 func main() {
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
 	lambda.Start(func(ctx context.Context, e event) error { return handle(ctx, log, e) })
@@ -51,19 +43,19 @@ func main() {
 // that report, CloudFormation waits until the deployment times out. If the report fails, handle
 // returns an error, and Lambda tries again.
 func handle(ctx context.Context, log *slog.Logger, e event) error {
-	m, err := made{}, fmt.Errorf("this release knows no resource of the kind %s", e.ResourceType)
-	if h, ok := kinds()[e.ResourceType]; ok {
-		m, err = h(ctx, e)
+	var m made
+	var err error
+	switch e.ResourceType { // each function is idempotent, because CloudFormation may send an event twice
+	case "Custom::Tickets":
+		m, err = tickets(ctx, e)
+	case "Custom::Runner":
+		m, err = runner(ctx, e)
+	default:
+		err = fmt.Errorf("this release knows no resource of the kind %s", e.ResourceType)
 	}
 	answer := map[string]any{
 		"Status": "SUCCESS", "StackId": e.StackID, "RequestId": e.RequestID, "LogicalResourceId": e.LogicalResourceID,
-		"PhysicalResourceId": m.id, "Data": m.data, "NoEcho": true,
-	}
-	if m.id == "" {
-		answer["PhysicalResourceId"] = e.RequestID
-		if e.PhysicalResourceID != "" {
-			answer["PhysicalResourceId"] = e.PhysicalResourceID
-		}
+		"PhysicalResourceId": cmp.Or(m.id, e.PhysicalResourceID, e.RequestID), "Data": m.data, "NoEcho": true,
 	}
 	if err != nil {
 		answer["Status"], answer["Reason"] = "FAILED", err.Error()

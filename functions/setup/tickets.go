@@ -102,9 +102,9 @@ func newSecret() string {
 // JSON, for an owner who restores it by hand.
 func keptTickets(ctx context.Context, name string) (s ticketSecrets, err error) {
 	var answer struct{ Parameters []struct{ Value string } }
-	refused, err := ask(ctx, "AmazonSSM.GetParameters", map[string]any{"Names": []string{name}, "WithDecryption": true}, &answer)
-	if err != nil || refused != "" || len(answer.Parameters) == 0 {
-		return s, refusal(refused, err)
+	err = ask(ctx, "AmazonSSM.GetParameters", map[string]any{"Names": []string{name}, "WithDecryption": true}, &answer)
+	if err != nil || len(answer.Parameters) == 0 {
+		return s, err
 	}
 	value := strings.TrimSpace(answer.Parameters[0].Value)
 	if json.Unmarshal([]byte(value), &s) != nil {
@@ -123,10 +123,9 @@ func keepTickets(ctx context.Context, name string, s ticketSecrets) error {
 	if err != nil {
 		return err
 	}
-	refused, err := ask(ctx, "AmazonSSM.PutParameter", map[string]any{
+	return ask(ctx, "AmazonSSM.PutParameter", map[string]any{
 		"Name": name, "Type": "SecureString", "Value": string(value), "Overwrite": true, "Description": "Seals the tickets of Dormouse",
 	}, &struct{}{})
-	return refusal(refused, err)
 }
 
 // servedTickets returns the secrets in the environment of a deployed function. The argument kind,
@@ -161,14 +160,16 @@ func servedTickets(ctx context.Context, function, kind string) (got ticketSecret
 	return got, nil
 }
 
-// ask sends a request to Systems Manager. While AWS denies access, ask tries again. If AWS will
-// never accept the request, the result refused says why.
-func ask(ctx context.Context, operation string, q, answer any) (refused string, err error) {
+// ask sends a request to Systems Manager. While AWS denies access, ask tries again.
+func ask(ctx context.Context, operation string, q, answer any) (err error) {
 	again(ctx, func() (denied bool) {
-		refused, err = boot.Ask(ctx, "ssm", operation, q, answer)
+		var refused string
+		if refused, err = boot.Ask(ctx, "ssm", operation, q, answer); refused != "" {
+			err = errors.New(refused)
+		}
 		return strings.HasPrefix(refused, "AccessDenied")
 	})
-	return refused, err
+	return err
 }
 
 // again calls f until f reports that AWS did not deny access. A new role may take some seconds
@@ -186,11 +187,4 @@ func again(ctx context.Context, f func() (denied bool)) {
 			return
 		}
 	}
-}
-
-func refusal(refused string, err error) error {
-	if err != nil || refused == "" {
-		return err
-	}
-	return errors.New(refused)
 }

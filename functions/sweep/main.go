@@ -24,7 +24,7 @@ func main() {
 		c := f.RelayWithBucket()
 		c.Elsewhere = natives.Owns
 		w := relayserver.NewSweeper(c)
-		return boot.Quiet(wiring.Event(f, nil, func(ctx context.Context, e event) error {
+		handle := wiring.Event(f, nil, func(ctx context.Context, e event) error {
 			t, isBox, scheduled, err := e.task()
 			if scheduled {
 				return errors.Join(w.Sweep(ctx), natives.Sweep(ctx))
@@ -35,6 +35,7 @@ func main() {
 			}
 			f.Stopped(t)
 			return w.Stopped(ctx, t)
-		})), nil
+		})
+		return func(ctx context.Context, e event) (any, error) { return nil, handle(ctx, e) }, nil
 	})
 }

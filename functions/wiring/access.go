@@ -58,11 +58,11 @@ func ReadBroker(servers *serversfile.File, publicURL, secret string, onLoopback 
 }
 
 // takeTokens makes f.Auth accept access tokens as well as API keys. Tokens that were sealed with
-// the secrets in others stay valid. The error names the wrong setting.
-func (f *Function) takeTokens(others [][]byte) error {
+// f.OtherSecret stay valid. The error names the wrong setting.
+func (f *Function) takeTokens() error {
 	keys := apikey.NewKeys(f.Store)
 	if f.AuthServer {
-		sealer, err := resourceserver.NewTokenSealer(f.Secret, others...)
+		sealer, err := resourceserver.NewTokenSealer(f.Secret, f.Others()...)
 		if err != nil {
 			return err
 		}
@@ -76,7 +76,7 @@ func (f *Function) takeTokens(others [][]byte) error {
 		}
 		return nil
 	}
-	sealer, err := storage.NewSealer("token", f.Secret, others...)
+	sealer, err := storage.NewSealer("token", f.Secret, f.Others()...)
 	if err != nil {
 		return err
 	}

@@ -10,8 +10,8 @@ import (
 
 // openVault opens the storage of keys and tokens with which callers use third parties that the
 // servers file names. An error names the wrong setting.
-func (f *Function) openVault(others [][]byte) error {
-	c := credentials.Config{Store: f.Store, Secret: f.Secret, Others: others, PublicURL: f.PublicURL, SignsIn: f.AuthServer, Log: f.Log}
+func (f *Function) openVault() error {
+	c := credentials.Config{Store: f.Store, Secret: f.Secret, Others: f.Others(), PublicURL: f.PublicURL, SignsIn: f.AuthServer, Log: f.Log}
 	if f.Access != nil {
 		c.PublicURL = f.Access.PublicURL
 	}

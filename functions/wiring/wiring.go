@@ -56,6 +56,14 @@ type Settings struct {
 	NoConnect      bool // no third party is called, so their client secrets may be missing
 }
 
+// Others returns the secrets that also decrypt, for functions that take several.
+func (s Settings) Others() [][]byte {
+	if s.OtherSecret == nil {
+		return nil
+	}
+	return [][]byte{s.OtherSecret}
+}
+
 // Parts are the services that the handlers use. Store, Fleet, Runners, Clients, Meter and Log are
 // required.
 type Parts struct {
@@ -118,10 +126,7 @@ type SignIn interface {
 // New returns a Function. It returns an error if a secret is too short, or if Access, the limits or
 // the third parties in the servers file are invalid.
 func New(s Settings, p Parts) (*Function, error) {
-	var others [][]byte
-	if s.OtherSecret != nil {
-		others = append(others, s.OtherSecret)
-	}
+	others := s.Others()
 	sealer, err := relayserver.NewSealer(s.Secret, others...)
 	if err != nil {
 		return nil, err
@@ -144,14 +149,14 @@ func New(s Settings, p Parts) (*Function, error) {
 		f.Auth = apikey.Open{}
 	}
 	if s.Access != nil {
-		if err := f.takeTokens(others); err != nil {
+		if err := f.takeTokens(); err != nil {
 			return nil, err
 		}
 	}
 	if err := f.limit(); err != nil {
 		return nil, err
 	}
-	if err := f.openVault(others); err != nil {
+	if err := f.openVault(); err != nil {
 		return nil, err
 	}
 	f.Relay = relayserver.Config{

@@ -1,6 +1,7 @@
 package boot
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 
@@ -19,29 +20,23 @@ const (
 // the emulator, or under sam local.
 func access(s *wiring.Settings) error {
 	oneMachine := local().URL != "" || os.Getenv(envSAMLocal) == "true"
-	switch mode := os.Getenv(EnvAccess); {
-	case mode == "" || mode == accessKeys:
-		return nil
+	url, secret := os.Getenv(EnvPublicURL), os.Getenv(EnvClientSecret)
+	mode := cmp.Or(os.Getenv(EnvAccess), accessKeys)
+	var err error
+	switch {
+	case mode == accessKeys:
 	case mode == accessOAuth:
-		of, err := wiring.ReadBroker(s.Servers, os.Getenv(EnvPublicURL), os.Getenv(EnvClientSecret), local().Loopback)
-		if err != nil {
-			return fmt.Errorf("%s is %q: %w", EnvAccess, mode, err)
-		}
-		s.Access, s.AuthServer = of, true
-		return nil
+		s.AuthServer = true
+		s.Access, err = wiring.ReadBroker(s.Servers, url, secret, local().Loopback)
 	case mode == accessIDP:
-		of, err := wiring.ReadAccess(s.Servers, os.Getenv(EnvPublicURL), os.Getenv(EnvClientSecret))
-		if err != nil {
-			return fmt.Errorf("%s is %q: %w", EnvAccess, mode, err)
-		}
-		s.Access = of
-		return nil
+		s.Access, err = wiring.ReadAccess(s.Servers, url, secret)
 	case mode == accessOpen && oneMachine:
 		s.Open = true
-		return nil
-	case mode == accessOpen:
-		return fmt.Errorf("%s is %q, which is for one machine only; deployed, it is %q, %q or %q", EnvAccess, mode, accessKeys, accessOAuth, accessIDP)
 	default:
-		return fmt.Errorf("%s is %q; want %q, %q, %q or %q", EnvAccess, mode, accessKeys, accessOAuth, accessIDP, accessOpen)
+		err = fmt.Errorf("want %q, %q or %q, or on one machine %q", accessKeys, accessOAuth, accessIDP, accessOpen)
 	}
+	if err != nil {
+		return fmt.Errorf("%s is %q: %w", EnvAccess, mode, err)
+	}
+	return nil
 }

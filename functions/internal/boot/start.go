@@ -38,8 +38,3 @@ func Serve[E, R any](build func(*wiring.Function) (func(context.Context, E) (R, 
 		return handle(ctx, event)
 	})
 }
-
-// Quiet returns a handler whose response is empty.
-func Quiet[E any](handle func(context.Context, E) error) func(context.Context, E) (any, error) {
-	return func(ctx context.Context, e E) (any, error) { return nil, handle(ctx, e) }
-}

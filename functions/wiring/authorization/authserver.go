@@ -68,14 +68,10 @@ func (p *Pages) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // New returns the pages of a Function. The function change, if not nil, changes the settings of the
 // authorization server. An error names the wrong setting.
 func New(f *wiring.Function, change func(*authserver.Config)) (*Pages, error) {
-	var others [][]byte
-	if f.OtherSecret != nil {
-		others = [][]byte{f.OtherSecret}
-	}
 	p := &Pages{}
 	if f.AuthServer {
 		c := authserver.Config{
-			Settings: *f.Access, Servers: f.Servers.Names(), Store: f.Store, Keys: apikey.NewKeys(f.Store), Secret: f.Secret, Others: others, Log: f.Log,
+			Settings: *f.Access, Servers: f.Servers.Names(), Store: f.Store, Keys: apikey.NewKeys(f.Store), Secret: f.Secret, Others: f.Others(), Log: f.Log,
 			Served:   func(name string) bool { _, ok := f.Server(name); return ok },
 			SignedIn: keepSignIn(f),
 		}
@@ -88,7 +84,7 @@ func New(f *wiring.Function, change func(*authserver.Config)) (*Pages, error) {
 		}
 	}
 	var err error
-	p.pages, err = credentials.NewPages(pagesOf(f, p.AuthServer, others))
+	p.pages, err = credentials.NewPages(pagesOf(f, p.AuthServer))
 	return p, err
 }
 
@@ -108,9 +104,9 @@ func keepSignIn(f *wiring.Function) func(context.Context, storage.Identity, stri
 }
 
 // pagesOf returns the settings of the pages where users connect accounts at third parties.
-func pagesOf(f *wiring.Function, signIn *authserver.Server, others [][]byte) credentials.PagesConfig {
+func pagesOf(f *wiring.Function, signIn *authserver.Server) credentials.PagesConfig {
 	c := credentials.PagesConfig{
-		Vault: f.Vault, Secret: f.Secret, Others: others, Log: f.Log,
+		Vault: f.Vault, Secret: f.Secret, Others: f.Others(), Log: f.Log,
 		Providers: func(server string) ([]string, bool) {
 			s, ok := f.Server(server)
 			return s.Providers, ok

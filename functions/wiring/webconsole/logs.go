@@ -59,8 +59,8 @@ func (l *Logs) Calls(ctx context.Context, q api.CallQuery) (api.Calls, error) {
 const mostBodies = 40
 
 // Bodies returns the arguments and results of the newest calls. The log lines are encrypted with
-// secret or with other. The errors have the same codes as those of [Logs.Calls].
-func (l *Logs) Bodies(ctx context.Context, q bodies.Query, secret, other []byte) ([]bodies.Body, error) {
+// secret or one of others. The errors have the same codes as those of [Logs.Calls].
+func (l *Logs) Bodies(ctx context.Context, q bodies.Query, secret []byte, others ...[]byte) ([]bodies.Body, error) {
 	ctx, cancel := context.WithTimeout(ctx, searchWithin)
 	defer cancel()
 	where, err := filter([]string{`msg = "bodies"`}, "tenant", q.Tenant, "server", q.Server)
@@ -71,10 +71,6 @@ func (l *Logs) Bodies(ctx context.Context, q bodies.Query, secret, other []byte)
 	f, err := l.search(ctx, text, append(slices.Clone(l.Groups), l.Relay), q.Since, min(cmp.Or(q.Limit, mostBodies), mostBodies))
 	if err != nil {
 		return nil, err
-	}
-	var others [][]byte
-	if other != nil {
-		others = append(others, other)
 	}
 	r := bodies.NewReader(q, secret, others...)
 	for _, row := range slices.Backward(f.Results) {

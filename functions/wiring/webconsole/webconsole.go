@@ -31,7 +31,7 @@ func Handler(f *wiring.Function, schedule native.Scheduler, dashboardURL string,
 	if logs != nil {
 		own.Calls, own.Info.SearchUSD = logs.Calls, perGB
 		own.Bodies = func(ctx context.Context, q bodies.Query) ([]bodies.Body, error) {
-			return logs.Bodies(ctx, q, f.Secret, f.OtherSecret)
+			return logs.Bodies(ctx, q, f.Secret, f.Others()...)
 		}
 	}
 	if f.Open {

@@ -43,14 +43,11 @@ type Registries struct {
 // fleet.ErrInvalid if there is no such image for the processor, or Inspect may not read it, and
 // fleet.ErrUnavailable if the registry does not answer.
 func (r Registries) Inspect(ctx context.Context, image string) (name string, config frame.Image, err error) {
-	name, config, err = r.inspect(ctx, image)
-	if err != nil {
-		err = fmt.Errorf("the image %s: %w", image, err)
-	}
-	return name, config, err
-}
-
-func (r Registries) inspect(ctx context.Context, image string) (name string, config frame.Image, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("the image %s: %w", image, err)
+		}
+	}()
 	n, err := parse(image)
 	if err != nil {
 		return "", config, err

@@ -80,7 +80,7 @@ type Config struct {
 	// itself has no role.
 	ExecutionRole string
 	// Family is the prefix of the names of task definitions, 1 to 200 letters, digits, "-"
-	// and "_". Two deployments of one account must have different ones.
+	// and "_"; the template makes it of the stack's name. Two deployments of one account must have different ones.
 	Family string
 	// LogGroup gets the output of runners; "" for no log.
 	LogGroup string
@@ -141,15 +141,6 @@ func (c Config) check() error {
 		if missing {
 			return fmt.Errorf("%w: %s is not set", fleet.ErrInvalid, what)
 		}
-	}
-	if !isName(c.Family, 200, "_-") {
-		return fmt.Errorf("%w: the family %q is not 1 to 200 letters, digits, - and _", fleet.ErrInvalid, c.Family)
-	}
-	if sum := path.Base(c.Runner); c.Runner != "" && (len(sum) != 64 || !isName(sum, 64, "")) {
-		return fmt.Errorf("%w: the place of the runner, %q, does not end in a SHA-256", fleet.ErrInvalid, c.Runner)
-	}
-	if _, ok := architectures()[c.Arch]; !ok {
-		return fmt.Errorf("%w: the architecture %q is neither arm64 nor amd64", fleet.ErrInvalid, c.Arch)
 	}
 	_, err := c.Size.Fargate()
 	return err

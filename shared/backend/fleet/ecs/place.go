@@ -1,7 +1,6 @@
 package ecs
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 
@@ -18,13 +17,8 @@ func ParsePlace(text string) (Config, error) {
 		Config
 		Size
 	}
-	d := json.NewDecoder(bytes.NewReader([]byte(text)))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&p); err != nil {
+	if err := json.Unmarshal([]byte(text), &p); err != nil {
 		return Config{}, fmt.Errorf("%w: the description of the place is not as the template writes it: %w", fleet.ErrInvalid, err)
-	}
-	if d.More() {
-		return Config{}, fmt.Errorf("%w: the description of the place goes on after its end", fleet.ErrInvalid)
 	}
 	p.Config.Size = p.Size
 	return p.Config, nil

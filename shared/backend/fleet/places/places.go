@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -28,7 +29,6 @@ type Fleet struct {
 	base   string
 	wish   string
 	fleets map[string]fleet.Fleet
-	names  []string
 }
 
 var _ fleet.Fleet = (*Fleet)(nil)
@@ -37,20 +37,12 @@ var _ fleet.Fleet = (*Fleet)(nil)
 // wish is the default of x-dormouse.box.place. fleets has the driver of each place, base included.
 // Its key is the name with which the ids of the tasks in that place begin.
 func New(base, wish string, fleets map[string]fleet.Fleet) *Fleet {
-	f := &Fleet{base: base, wish: wish, fleets: fleets}
-	for name := range fleets {
-		f.names = append(f.names, name)
-	}
-	slices.Sort(f.names)
-	return f
+	return &Fleet{base: base, wish: wish, fleets: fleets}
 }
 
 // at returns the driver of a place; "" stands for base.
 func (f *Fleet) at(place string) (fleet.Fleet, bool) {
-	if place == "" {
-		place = f.base
-	}
-	d, ok := f.fleets[place]
+	d, ok := f.fleets[cmp.Or(place, f.base)]
 	return d, ok
 }
 
@@ -78,7 +70,7 @@ func (f *Fleet) Stop(ctx context.Context, id, reason string) error {
 func (f *Fleet) Tasks(ctx context.Context) ([]fleet.Status, error) {
 	var all []fleet.Status
 	listed := false
-	for _, name := range f.names {
+	for _, name := range slices.Sorted(maps.Keys(f.fleets)) {
 		some, err := f.fleets[name].Tasks(ctx)
 		if errors.Is(err, fleet.ErrUnlisted) {
 			continue

@@ -37,6 +37,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/sys/unix"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
 )
@@ -303,7 +304,7 @@ func (t *task) exit() (code int, signal string) {
 		return -1, ""
 	}
 	if ws, ok := ps.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-		return ps.ExitCode(), signalName(ws.Signal())
+		return ps.ExitCode(), unix.SignalName(ws.Signal())
 	}
 	return ps.ExitCode(), ""
 }

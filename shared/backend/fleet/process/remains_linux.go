@@ -33,8 +33,6 @@ func runnerAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-func signalName(s syscall.Signal) string { return unix.SignalName(s) }
-
 // reap waits for the end of the runner, kills the processes that it left behind, and then takes
 // its exit status. Before reap takes the status, the kernel gives no other process the runner's
 // pid or session id.

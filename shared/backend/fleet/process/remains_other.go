@@ -6,16 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 // BecomeSubreaper does nothing: this system has no subreapers.
 func BecomeSubreaper() error { return nil }
 
 func runnerAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }
-
-func signalName(s syscall.Signal) string { return unix.SignalName(s) }
 
 // zombie has fields on Linux only.
 type zombie struct{}
