@@ -10,30 +10,17 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// The expressions are compiled when a file is pushed. Compiling them earlier would slow
-// the start of every function.
-
-// secretName matches names of variables whose values are secrets.
-func secretName() *regexp.Regexp {
-	return regexp.MustCompile(`(?i)(^|_)(token|secret|password|passwd|pass|pwd|key|apikey|credentials?|pat)(_|$)`)
-}
-
-// secretValue matches values that are secrets whatever their name: keys and tokens by their
-// beginnings, and URLs with a password.
-func secretValue() *regexp.Regexp {
-	return regexp.MustCompile(`(^|[=\s"':])(gh[opsur]_|github_pat_|glpat-|sk-[A-Za-z0-9]|xox[abprs]-|AKIA[0-9A-Z]{12}|AIza[0-9A-Za-z_-]{20}|eyJ[A-Za-z0-9_-]{20})|-----BEGIN [A-Z ]*PRIVATE KEY|://[^/\s:@]+:[^/\s@]+@`)
-}
-
-// secretFlag matches a flag whose value is a secret: the next argument, or the text after "=".
-func secretFlag() *regexp.Regexp {
-	return regexp.MustCompile(`(?i)^--?[a-z-]*(token|secret|password|passwd|api-?key)(=.+)?$`)
-}
-
 // secretIn says where a definition of a server holds a secret, in words for its author.
 // It returns "" if it sees none. A value that only names a secret, such as "ssm:NAME", is
 // none.
 func secretIn(s serversfile.Server) string {
-	names, values, flags := secretName(), secretValue(), secretFlag()
+	// The expressions are compiled when a file is pushed. Compiling them earlier would slow the start of
+	// every function. These are names of variables whose values are secrets;
+	names := regexp.MustCompile(`(?i)(^|_)(token|secret|password|passwd|pass|pwd|key|apikey|credentials?|pat)(_|$)`)
+	// values that are secrets whatever their name: keys and tokens by their beginnings, and URLs with a password;
+	values := regexp.MustCompile(`(^|[=\s"':])(gh[opsur]_|github_pat_|glpat-|sk-[A-Za-z0-9]|xox[abprs]-|AKIA[0-9A-Z]{12}|AIza[0-9A-Za-z_-]{20}|eyJ[A-Za-z0-9_-]{20})|-----BEGIN [A-Z ]*PRIVATE KEY|://[^/\s:@]+:[^/\s@]+@`)
+	// and flags whose value is a secret: the next argument, or the text after "=".
+	flags := regexp.MustCompile(`(?i)^--?[a-z-]*(token|secret|password|passwd|api-?key)(=.+)?$`)
 	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
 		value := s.Env[name]
 		if _, _, elsewhere := serversfile.Reference(value); elsewhere || value == "" || strings.Contains(value, "${principal") {

@@ -161,7 +161,7 @@ func (r *serverReader) box(m member, settings []setting, timed bool) {
 		b.Sealed = true
 	}
 	if b.Memory {
-		b.againstMemory(n, func(at int, why string) { r.fail(at, "%s: %s", r.what, why) })
+		r.againstMemory(n)
 		b.Sealed = true
 	}
 	for _, name := range b.Secrets {
@@ -184,8 +184,9 @@ func (r *serverReader) box(m member, settings []setting, timed bool) {
 	}
 }
 
-// againstMemory calls refuse for each setting that contradicts memory "keep".
-func (b *Box) againstMemory(n node, refuse func(at int, why string)) {
+// againstMemory complains about each setting that contradicts memory "keep".
+func (r *serverReader) againstMemory(n node) {
+	b := &r.server.Box
 	for _, other := range []struct {
 		key string
 		bad bool
@@ -197,7 +198,7 @@ func (b *Box) againstMemory(n node, refuse func(at int, why string)) {
 		{"snapshot", b.Snapshot == SnapshotOff, `memory "keep" does not fit snapshot "off", because memory and workspace are kept together: leave one of them out`},
 	} {
 		if m, ok := n.get(other.key); other.bad && ok {
-			refuse(m.at, other.why)
+			r.fail(m.at, "%s: %s", r.what, other.why)
 		}
 	}
 }

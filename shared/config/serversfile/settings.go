@@ -94,16 +94,7 @@ func (r *serverReader) boxSettings() []setting {
 				r.each(m.value, r.variable)
 			}
 		}}, "(none)", "variables for the process that other clients do not get"},
-		{"secrets", kind{values: "names", read: func(m member, what string) {
-			if !r.want(m.value, array, what) {
-				return
-			}
-			for i, item := range m.value.items {
-				if r.want(item, text, fmt.Sprintf("%s[%d]", what, i)) {
-					b.Secrets = append(b.Secrets, item.text)
-				}
-			}
-		}}, "(none)", "variables whose values are hidden in logs and errors although they are short"},
+		{"secrets", r.names(&b.Secrets), "(none)", "variables whose values are hidden in logs and errors although they are short"},
 		{"scope", r.word(func(scope string) { b.Scope = Scope(scope) }, "session", "principal", "shared"), `"session"`, "the sessions that share a process. `\"session\"`: each has its own. `\"principal\"`: those of a principal. `\"shared\"`: those of a tenant, which may see each other's log lines"},
 		{"snapshot", r.word(func(of string) { b.Snapshot = Snapshot(of) }, "off", "session", "principal"), "(that of `scope`, with a workspace)", "the workspace comes back after a sleep. `\"principal\"`: a process begins with the workspace of the process of its principal that stopped last. `\"off\"`: none"},
 		{"install_scripts", r.flag(&b.InstallScripts), "false", "packages may run their own code during installation: [with which rights](../SECURITY.md#what-protects-what)"},

@@ -114,40 +114,36 @@ func (w *watched) Due(ctx context.Context) ([]storage.BoxID, error) {
 }
 
 // Clients returns c with a Post that counts the messages.
-func (m *Meter) Clients(c storage.Clients) storage.Clients {
-	return &clients{c, &posted{Poster: c, meter: m, away: true}}
-}
+func (m *Meter) Clients(c storage.Clients) storage.Clients { return &clients{c, m} }
 
 // Runners returns p with a Post that counts the messages. They stay in the AWS region, so
 // they do not count as traffic to the internet.
-func (m *Meter) Runners(p storage.Poster) storage.Poster { return &posted{Poster: p, meter: m} }
+func (m *Meter) Runners(p storage.Poster) storage.Poster { return &runners{p, m} }
 
 type clients struct {
 	storage.Clients
-	posted *posted
+	meter *Meter
 }
 
 // Post counts a message that the connection has accepted.
 func (c *clients) Post(ctx context.Context, conn string, data []byte) error {
-	return c.posted.Post(ctx, conn, data)
+	err := c.Clients.Post(ctx, conn, data)
+	if err == nil {
+		c.meter.count(func(t *tally) { t.messages, t.pushed = t.messages+Messages(len(data)), t.pushed+len(data) })
+	}
+	return err
 }
 
-type posted struct {
+type runners struct {
 	storage.Poster
 	meter *Meter
-	away  bool // the messages go to clients on the internet
 }
 
 // Post counts a message that the connection has accepted.
-func (p *posted) Post(ctx context.Context, conn string, data []byte) error {
-	err := p.Poster.Post(ctx, conn, data)
+func (r *runners) Post(ctx context.Context, conn string, data []byte) error {
+	err := r.Poster.Post(ctx, conn, data)
 	if err == nil {
-		p.meter.count(func(t *tally) {
-			t.messages += Messages(len(data))
-			if p.away {
-				t.pushed += len(data)
-			}
-		})
+		r.meter.Posted(len(data))
 	}
 	return err
 }
