@@ -2,11 +2,11 @@ package local
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -36,8 +36,9 @@ func inSessions(leaders []int) []api.Member {
 		if err != nil {
 			continue
 		}
+		group, _ := unix.Getpgid(pid) // the process may have ended
 		list = append(list, api.Member{
-			PID: pid, Command: commandOf(pid), Started: info.ModTime().UTC().Truncate(time.Second), Memory: residentBytes(pid), Group: group(pid),
+			PID: pid, Command: commandOf(pid), Started: info.ModTime().UTC().Truncate(time.Second), Memory: residentBytes(pid), Group: group,
 		})
 	}
 	return list
@@ -46,25 +47,12 @@ func inSessions(leaders []int) []api.Member {
 // residentBytes returns how many bytes of a process are in RAM, or 0 if it has ended.
 func residentBytes(pid int) int64 {
 	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "statm"))
-	fields := strings.Fields(string(text))
-	if err != nil || len(fields) < 2 {
-		return 0
-	}
-	pages, err := strconv.ParseInt(fields[1], 10, 64)
 	if err != nil {
 		return 0
 	}
-	return pages * int64(os.Getpagesize())
-}
-
-// group returns the process group of a process, or 0 if it has ended. Each server's process leads
-// a group of its own; the processes that it starts are in that group too.
-func group(pid int) int {
-	g, err := unix.Getpgid(pid)
-	if err != nil {
-		return 0
-	}
-	return g
+	var size, resident int64
+	_, _ = fmt.Sscan(string(text), &size, &resident) // Linux writes numbers
+	return resident * int64(os.Getpagesize())
 }
 
 // commandOf returns the base name of a process's program. If the first argument is an absolute
