@@ -17,18 +17,13 @@ const maxMembers = 1024
 func (g *group) awaitRoom() {
 	g.box.mu.Lock()
 	defer g.box.mu.Unlock()
-	for s := g.filled(); s != nil; s = g.filled() {
-		s.room.Wait()
-	}
-}
-
-func (g *group) filled() *session {
-	for _, s := range g.members {
-		if s.bytes > maxUntold {
-			return s
+	for {
+		i := slices.IndexFunc(g.members, func(s *session) bool { return s.bytes > maxUntold })
+		if i < 0 {
+			return
 		}
+		g.members[i].room.Wait()
 	}
-	return nil
 }
 
 // level returns the most verbose log level that one of the sessions has set, "" if none has.

@@ -83,7 +83,7 @@ func (b *Box) Deliver(d Delivery) {
 		g.tidy()
 		s.tidy()
 	}()
-	if g.hasStream(s, string(d.ID)) {
+	if slices.ContainsFunc(inflight(g.live, s), func(st *stream) bool { return st.id == string(d.ID) }) {
 		b.log.Warn("delivery twice, dropped", "server", b.server.Name, "session_id", s.id, "stream", d.ID)
 		return
 	}
@@ -211,9 +211,19 @@ func answered(processes []*process, s *session, m wire.Message) bool {
 func (b *Box) CloseStream(session storage.ID, stream storage.StreamID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if s := b.sessions[string(session)]; s != nil {
-		closeStream(b.processes(s), s, string(stream))
+	s := b.sessions[string(session)]
+	if s == nil {
+		return
 	}
+	for _, p := range b.processes(s) {
+		for _, r := range p.conv.inOrder() {
+			if r.stream.session == s && r.stream.id == string(stream) {
+				p.conv.tellCancelled(r, "the stream of the request was closed")
+				p.conv.drop(r)
+			}
+		}
+	}
+	s.dropStream(string(stream))
 }
 
 // StopSession ends a session. If the session has a process of its own, the box stops the process:

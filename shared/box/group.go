@@ -228,11 +228,6 @@ func (g *group) notification(p *process, s *session, m wire.Message) {
 	}
 }
 
-// hasStream reports whether the session has requests in flight from the delivery with this id.
-func (g *group) hasStream(s *session, id string) bool {
-	return slices.ContainsFunc(inflight(g.live, s), func(st *stream) bool { return st.id == id })
-}
-
 // inflight returns the streams of a session that have requests in flight in one of the processes.
 func inflight(processes []*process, s *session) []*stream {
 	var all []*stream
@@ -244,18 +239,4 @@ func inflight(processes []*process, s *session) []*stream {
 		}
 	}
 	return all
-}
-
-// closeStream cancels the requests of a stream in all of the processes, and drops events that the
-// sink has not got yet.
-func closeStream(processes []*process, s *session, id string) {
-	for _, p := range processes {
-		for _, r := range p.conv.inOrder() {
-			if r.stream.session == s && r.stream.id == id {
-				p.conv.tellCancelled(r, "the stream of the request was closed")
-				p.conv.drop(r)
-			}
-		}
-	}
-	s.dropStream(id)
 }

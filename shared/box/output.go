@@ -43,12 +43,6 @@ func (o *output) now() written {
 	return w
 }
 
-// lately returns how much the process had written before its most recent output; see
-// [proc.Tail.Lately].
-func (o *output) lately() written {
-	return written{stderr: o.stderr.Lately(), stdout: o.stdout.Lately(), at: time.Now()}
-}
-
 // silent reports whether the process has written nothing besides messages.
 func (o *output) silent() bool {
 	w := o.now()

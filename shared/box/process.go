@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -190,7 +191,7 @@ func (p *process) before() (w written) {
 		r, _ := e.Value.(*request)
 		w = r.before
 	} else if p.greeted {
-		w = p.output.lately()
+		w = written{stderr: p.output.stderr.Lately(), stdout: p.output.stdout.Lately(), at: time.Now()}
 	}
 	return w
 }
@@ -235,7 +236,7 @@ func (p *process) queueFull() *fault {
 // no room for the line.
 func (p *process) send(number int64, line []byte) bool {
 	r := p.conv.requests[number]
-	if !p.greeted || r != nil && r.passed == nil && p.clock.holds() {
+	if !p.greeted || r != nil && r.passed == nil && p.clock.pulse.asked != nil {
 		p.nap.rouse()
 		return p.held.add(heldLine{number: number, line: line})
 	}

@@ -24,9 +24,6 @@ func (d *deadlines) doubt() {
 	})
 }
 
-// holds reports whether new requests must wait until the process shows that it works.
-func (d *deadlines) holds() bool { return d.pulse.asked != nil }
-
 // alive is called for each sign of life: a response, a question, or progress of a request in
 // flight.
 func (d *deadlines) alive() {

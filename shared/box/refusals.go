@@ -114,14 +114,6 @@ func (f *refusals) since(at time.Time) []string {
 	return all[max(0, len(all)-mostSaid):]
 }
 
-// latest returns the last refusal, "" if there is none.
-func (f *refusals) latest() string {
-	if all := f.since(time.Time{}); len(all) > 0 {
-		return all[len(all)-1]
-	}
-	return ""
-}
-
 // hearRefusals logs what the network has refused, and passes what is new to the sink. The caller
 // must not hold [Box].mu. hearRefusals returns false when no more refusals will come.
 func (p *process) hearRefusals(wait bool) bool {

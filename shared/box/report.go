@@ -52,8 +52,9 @@ func (p *process) status(state ProcessState, f *fault) ProcessStatus {
 		st.Phase, st.Detail = f.data.Phase, f.whole()
 	}
 	if f == nil && (state == Started || state == Ready) {
-		st.Detail = p.output.refused.latest()
-		if st.Detail == "" && p.nap.lost != "" {
+		if refused := p.output.refused.since(time.Time{}); len(refused) > 0 {
+			st.Detail = refused[len(refused)-1]
+		} else if p.nap.lost != "" {
 			st.Detail = "memory lost: " + p.nap.lost
 		}
 	}

@@ -120,7 +120,10 @@ func (s *sessionful) response(r *request, m wire.Message) {
 		if s.tasks.response(r, m) {
 			return
 		}
-		m = s.tasks.listed(r, m)
+		if r.method == wire.MethodToolsList && m.Error == nil {
+			s.tasks.learn(m.Result)
+			m.Result = bridge.WithoutLegacyNeed(m.Result) // clients do not see that a tool needs a task
+		}
 	}
 	s.p.conv.response(m)
 }

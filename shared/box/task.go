@@ -113,16 +113,6 @@ func (t *legacyTasks) learn(list json.RawMessage) {
 	}
 }
 
-// listed returns the response for the client. In a list of tools, it hides that some tools need a
-// task.
-func (t *legacyTasks) listed(r *request, m wire.Message) wire.Message {
-	if r.method == wire.MethodToolsList && m.Error == nil {
-		t.learn(m.Result)
-		m.Result = bridge.WithoutLegacyNeed(m.Result)
-	}
-	return m
-}
-
 // notification handles a notification about tools or tasks, and returns true if clients must not
 // get it.
 func (t *legacyTasks) notification(m wire.Message) bool {

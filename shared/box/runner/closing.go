@@ -106,11 +106,3 @@ func (c CloseCode) reconnection() reconnection {
 		return reconnect
 	}
 }
-
-// askedToWait returns for how long the host has asked the runner to wait, 0 if it has not.
-func askedToWait(err error) time.Duration {
-	if refused, ok := errors.AsType[*RefusedError](err); ok {
-		return refused.After
-	}
-	return 0
-}

@@ -49,7 +49,8 @@ func newLife(ctx context.Context, c Config, id string, done chan struct{}, post 
 
 func (l *life) start() {
 	l.loop.spawn(l.executing.execute)
-	l.links.beginLinks()
+	l.loop.set(&l.links.giveUp, reconnectFor, l.links.abandon)
+	l.links.connect()
 	l.keepHouse()
 	if l.cfg.Begin == nil {
 		l.sleep.expectDeadline()
@@ -130,7 +131,8 @@ func (l *life) toExecutor(f frame.Frame) {
 	case frame.Halt:
 		l.executing.call(func(e Executor) { e.Halt(f) })
 		if f.Session == "" {
-			l.sleep.hurry()
+			l.sleep.halted = l.inflight.delivered + 1
+			l.sleep.askNow()
 		}
 	}
 }

@@ -127,18 +127,16 @@ func (ls *links) drawn(d time.Duration) time.Duration {
 	return time.Duration(ls.cfg.Rand.Int64N(int64(max(d, 1))))
 }
 
-func (ls *links) beginLinks() {
-	ls.loop.set(&ls.giveUp, reconnectFor, ls.abandon)
-	ls.connect()
-}
-
 // connect opens a connection, unless one is being opened already.
 func (ls *links) connect() {
 	if ls.dialing || ls.next != nil {
 		return
 	}
 	ls.dialing = true
-	header := carrying(ls.pass)
+	header := http.Header{}
+	if ls.pass != "" {
+		header.Set(frame.PassHeader, ls.pass)
+	}
 	ls.loop.spawn(func() {
 		ctx, cancel := context.WithTimeout(ls.ctx, dialWithin)
 		defer cancel()
@@ -508,9 +506,13 @@ func (ls *links) retry(after reconnection, err error) {
 	case after == reconnectLater:
 		ls.failed = max(ls.failed, longBackOff)
 	}
+	var asked time.Duration // for how long the host has asked the runner to wait
+	if refused, ok := errors.AsType[*RefusedError](err); ok {
+		asked = min(refused.After, longestWait)
+	}
 	pause := min(firstBackOff<<min(ls.failed, longBackOff), lastBackOff)
 	ls.failed++
-	ls.loop.set(&ls.redial, max(ls.drawn(pause)+pause/10, min(askedToWait(err), longestWait)), ls.renew)
+	ls.loop.set(&ls.redial, max(ls.drawn(pause)+pause/10, asked), ls.renew)
 }
 
 // unwelcome reports whether the host has refused this runner for good: the argument is stayAway, or
@@ -551,11 +553,4 @@ func (ls *links) endLinks() {
 		ls.drop(lk, "stopped")
 	}
 	ls.cancel()
-}
-
-func carrying(pass string) http.Header {
-	if pass == "" {
-		return nil
-	}
-	return http.Header{frame.PassHeader: {pass}}
 }

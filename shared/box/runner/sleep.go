@@ -61,7 +61,8 @@ func (sl *sleep) idleSince(since time.Time, ok bool) {
 	if ok && left <= 0 && sl.quiet() {
 		sl.watching = false
 		sl.idle.stop()
-		sl.farewell.bye(max(time.Since(since), 0))
+		sl.links.stage, sl.farewell.byes, sl.farewell.idle = parting, 0, max(time.Since(since), 0)
+		sl.farewell.sayBye()
 		return
 	}
 	switch {
@@ -80,11 +81,6 @@ func (sl *sleep) idleSince(since time.Time, ok bool) {
 
 // hasty reports whether all processes were halted and no message was executed since.
 func (sl *sleep) hasty() bool { return sl.halted == sl.inflight.delivered+1 }
-
-func (sl *sleep) hurry() {
-	sl.halted = sl.inflight.delivered + 1
-	sl.askNow()
-}
 
 // yield handles a [frame.Yield]: one idle process ends, and the box sleeps soon unless a message
 // comes.
@@ -125,12 +121,6 @@ type farewell struct {
 	byes   int           // how many byes were sent without an answer
 	due    alarm
 	linger alarm
-}
-
-// bye begins to put the box to sleep. The argument is how long it had no work.
-func (fw *farewell) bye(idle time.Duration) {
-	fw.links.stage, fw.byes, fw.idle = parting, 0, idle
-	fw.sayBye()
 }
 
 func (fw *farewell) sayBye() {
