@@ -3,7 +3,6 @@ package runner
 import (
 	"cmp"
 	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -33,16 +32,6 @@ func trust(file string) error {
 	}
 	x509.SetFallbackRoots(roots)
 	return nil
-}
-
-// readImage decodes the description of the server's own container image. If text is "", the server
-// has none, and the result is nil.
-func readImage(text string) (*frame.Image, error) {
-	if text == "" {
-		return nil, nil
-	}
-	image := &frame.Image{}
-	return image, json.Unmarshal([]byte(text), image)
 }
 
 // inImage returns the server with the command that the image starts, if the server is configured

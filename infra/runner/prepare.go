@@ -2,6 +2,7 @@ package runner
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/guard"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
@@ -85,8 +87,10 @@ func prepare(ctx context.Context, env, own environment, c runner.Config, guarded
 		locks: env["DORMOUSE_LOCKS"], logs: env["DORMOUSE_LOGS"], show: env["DORMOUSE_SHOW_OUTPUT"] == "on",
 		task: c.Task, era: wire.Era(env[frame.EnvEra]), on: supported(), env: env, own: own, guard: guarded, baked: env["DORMOUSE_BAKED"],
 	}
-	if at.image, err = readImage(env[frame.EnvImage]); err != nil {
-		return nil, fmt.Errorf("%s: %w", frame.EnvImage, err)
+	if text := env[frame.EnvImage]; text != "" {
+		if err := json.Unmarshal([]byte(text), &at.image); err != nil {
+			return nil, fmt.Errorf("%s: %w", frame.EnvImage, err)
+		}
 	}
 	data := "" // the folder of this machine's data
 	if at.logs != "" {
@@ -140,8 +144,24 @@ func (p *prepared) clear() {
 	})
 }
 
-// tidy removes snapshots and installs that were unused for a long time.
+// Limits of the install cache.
+const (
+	cacheAge   = 30 * 24 * time.Hour // an install that was unused for this long is removed
+	cacheBytes = 10 << 30            // above this size, the installs that were unused for longest are removed
+	tidyTime   = 20 * time.Second    // how long a shutdown waits for the removal
+)
+
+// tidy removes snapshots that were unused for a long time, and the installs in the cache that exceed
+// cacheAge or cacheBytes.
 func (p *prepared) tidy(ctx context.Context) {
 	p.keep.sweep(ctx, p.log)
-	tidy(ctx, p.cache, p.log)
+	ctx, cancel := context.WithTimeout(ctx, tidyTime)
+	defer cancel()
+	n, err := provision.Tidy(ctx, p.cache, provision.Keep{Age: cacheAge, Bytes: cacheBytes})
+	if err != nil {
+		p.log.Warn("some unused installs were not removed", "error", err)
+	}
+	if n > 0 {
+		p.log.Info("installs removed that nobody used", "count", n)
+	}
 }
