@@ -10,7 +10,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box"
 	"github.com/dormouse-mcp/dormouse/shared/box/guard"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
-	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
@@ -85,7 +84,7 @@ func newBox(s serversfile.Server, at setup, log *slog.Logger) *adapter {
 	}
 	if at.logs != "" && own.Memory == nil { // dormouse run has started the runner as a program of its own
 		b.memory = guard.NewMemory(nil)
-		b.memory.Ask = func() { b.link.Status(runner.StatusReport{Phase: frame.PhaseMemory}) }
+		b.memory.Ask = func() { b.link.Status(frame.StatusReport{Phase: frame.PhaseMemory}) }
 		own.Memory = b.memory
 	}
 	if !own.Memory.Known() {
@@ -174,19 +173,19 @@ func live(ctx context.Context, link frame.Link, guarded *guard.Guard, made func(
 	return err
 }
 
-// Deliver implements runner.Executor.
-func (b *adapter) Deliver(d runner.Delivery) {
+// Deliver implements frame.Executor.
+func (b *adapter) Deliver(d frame.Delivery) {
 	b.all.note(b.name(string(d.Session), d.Principal), string(d.Session))
 	b.Box.Deliver(d)
 }
 
-// Halt implements runner.Executor.
+// Halt implements frame.Executor.
 func (b *adapter) Halt(h frame.Halt) {
 	b.log.Info("stopped by an operator", "session_id", h.Session, "by", h.By, "within_ms", h.Within().Milliseconds())
 	b.Box.Halt(h)
 }
 
-// IdleSince implements runner.Executor.
+// IdleSince implements frame.Executor.
 func (b *adapter) IdleSince() (time.Time, bool) {
 	if b.installs.busy() {
 		return time.Time{}, false
@@ -195,11 +194,11 @@ func (b *adapter) IdleSince() (time.Time, bool) {
 }
 
 // Output implements box.Sink.
-func (b *adapter) Output(e box.Output) { b.link.Event(e) }
+func (b *adapter) Output(e frame.Event) { b.link.Event(e) }
 
 // Handshake implements box.Sink.
 func (b *adapter) Handshake(s, ticket, requestedVersion string, result json.RawMessage) {
-	report := runner.StatusReport{Session: storage.ID(s), Ticket: ticket, Detail: requestedVersion, Handshake: result}
+	report := frame.StatusReport{Session: storage.ID(s), Ticket: ticket, Detail: requestedVersion, Handshake: result}
 	if era := b.Era(); era != b.era {
 		report.Era = era
 	}
@@ -208,7 +207,7 @@ func (b *adapter) Handshake(s, ticket, requestedVersion string, result json.RawM
 
 // Lists implements box.Sink.
 func (b *adapter) Lists(s, ticket string, l box.Lists) {
-	b.link.Status(runner.StatusReport{Session: storage.ID(s), Ticket: ticket, Lists: l.Kind, Own: l.Own, Handshake: l.Fingerprint})
+	b.link.Status(frame.StatusReport{Session: storage.ID(s), Ticket: ticket, Lists: l.Kind, Own: l.Own, Handshake: l.Fingerprint})
 }
 
 // Process implements box.Sink.
@@ -219,6 +218,6 @@ func (b *adapter) Process(s box.ProcessStatus) {
 		b.log.Info("server started", append(attrs, meter.Started(b.server, s.Took, b.metrics)...)...)
 	}
 	if s.Full {
-		b.link.Status(runner.StatusReport{Session: storage.ID(s.Session), Process: s.Process, Phase: frame.PhaseFull})
+		b.link.Status(frame.StatusReport{Session: storage.ID(s.Session), Process: s.Process, Phase: frame.PhaseFull})
 	}
 }

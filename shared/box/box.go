@@ -13,6 +13,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/redact"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -70,9 +71,14 @@ func New(s Server, k Sink, log *slog.Logger) *Box {
 // an event of the stream d.ID, and the last of these events has Final set. The box drops d if
 // requests of an earlier delivery with the same ID are still in flight in the session.
 //
+// The box owns d.Raw. It keeps d.Init, d.Level and d.Subscribed for the process that this delivery or
+// a later one starts. If d.Init is nil, the box uses the params of a delivered initialize, or else
+// those of a client without capabilities. A process that was started with other Secrets than those
+// of the last delivery is replaced.
+//
 // Deliver passes a response to the process that has asked the question, and wakes that process if
 // it sleeps (see [Server].Images). Deliver drops a response to a question that is not open.
-func (b *Box) Deliver(d Delivery) {
+func (b *Box) Deliver(d frame.Delivery) {
 	msgs, _, err := wire.ParseBody(d.Raw)
 	b.mu.Lock()
 	defer b.mu.Unlock()

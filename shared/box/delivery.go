@@ -4,27 +4,14 @@ import (
 	"encoding/json"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
-	"github.com/dormouse-mcp/dormouse/shared/core/storage"
-)
-
-// The types of what a box receives and sends. The ID of a Delivery names the request stream that
-// the Delivery opens. Init, Level and Subscribed are kept for the process that this delivery or a
-// later one starts. If Init is nil, the box uses the params of a delivered initialize, or else
-// those of a client without capabilities. The box owns the Raw of a Delivery, and the Sink owns
-// the Raw of an Output. A process that was started with other Secrets than those of the last
-// delivery is replaced.
-type (
-	Delivery   = frame.Delivery
-	Output     = frame.Event
-	Suspension = frame.Suspension
-	Secret     = storage.Secret
 )
 
 // Sink receives the output of a box. Goroutines of the box call its methods, for each session in
 // order and one at a time. A method may call the box. When 4 MiB of output of a session wait for
-// the Sink, the box stops reading from the processes of that session.
+// the Sink, the box stops reading from the processes of that session. The Sink owns the Raw of an
+// event.
 type Sink interface {
-	Output(Output)
+	Output(frame.Event)
 	// Handshake receives the result of initialize from a process that was just started, and the
 	// protocol version that the box asked for. The method must not change result.
 	Handshake(sessionID, ticket, requestedVersion string, result json.RawMessage)

@@ -20,7 +20,7 @@
 //
 // # Streams
 //
-// A [Delivery] brings messages of a client to the box. If there are requests among them, their
+// A [frame.Delivery] brings messages of a client to the box. If there are requests among them, their
 // answers form a request stream, named by the delivery's ID. Every request ends in its response or
 // in a JSON-RPC error, and the last of these ends the stream. The standalone stream of a session has
 // what belongs to no request. A stdio server does not say which call a message belongs to, so the
@@ -69,7 +69,7 @@
 //
 // A stateless process gets with each request what the client sent in initialize. The box removes
 // from its results what the client does not know. A stateless process cannot ask a client: a call
-// that needs input ends in this box as a [Suspension]. When the client has answered, the call is
+// that needs input ends in this box as a [frame.Suspension]. When the client has answered, the call is
 // delivered again, to any box. Requests of a stateless client, and their responses, pass unchanged
 // if the process is stateless too.
 //

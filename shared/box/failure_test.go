@@ -230,7 +230,7 @@ type slowSink struct {
 	gate chan struct{}
 }
 
-func (k *slowSink) Output(e Output) {
+func (k *slowSink) Output(e frame.Event) {
 	if string(e.Session) == k.slow {
 		<-k.gate
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -123,7 +124,7 @@ func runner() {
 	}
 	k := newRecorder()
 	b := New(Server{Name: "fake", Command: me, Env: map[string]string{behaviour: "silent"}}, k, nil)
-	b.Deliver(Delivery{ID: "d", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)})
+	b.Deliver(frame.Delivery{ID: "d", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)})
 	for v := range k.calls {
 		if s, ok := v.(ProcessStatus); ok && s.State == Started {
 			say(strconv.Itoa(s.PID))
@@ -345,7 +346,7 @@ func (r *recorder) put(v any) {
 	r.calls <- v
 }
 
-func (r *recorder) Output(e Output)         { r.put(e) }
+func (r *recorder) Output(e frame.Event)    { r.put(e) }
 func (r *recorder) Process(s ProcessStatus) { r.put(s) }
 func (r *recorder) Lists(session, ticket string, l Lists) {
 	r.put(toldLists{session, ticket, l})
@@ -386,14 +387,14 @@ func find[T any](t *testing.T, r *recorder, what string, want func(T) bool) T {
 	}
 }
 
-func (r *recorder) final(t *testing.T, stream string) Output {
+func (r *recorder) final(t *testing.T, stream string) frame.Event {
 	t.Helper()
-	return find(t, r, "the end of "+stream, func(e Output) bool { return string(e.Stream) == stream && e.Final })
+	return find(t, r, "the end of "+stream, func(e frame.Event) bool { return string(e.Stream) == stream && e.Final })
 }
 
-func (r *recorder) event(t *testing.T, stream string) Output {
+func (r *recorder) event(t *testing.T, stream string) frame.Event {
 	t.Helper()
-	return find(t, r, "an event of "+strconv.Quote(stream), func(e Output) bool { return string(e.Stream) == stream })
+	return find(t, r, "an event of "+strconv.Quote(stream), func(e frame.Event) bool { return string(e.Stream) == stream })
 }
 
 func (r *recorder) state(t *testing.T, s ProcessState) ProcessStatus {
@@ -406,7 +407,7 @@ func (r *recorder) state(t *testing.T, s ProcessState) ProcessStatus {
 func (r *recorder) none(t *testing.T, stream string) {
 	t.Helper()
 	for _, v := range r.past {
-		if e, ok := v.(Output); ok && string(e.Stream) == stream {
+		if e, ok := v.(frame.Event); ok && string(e.Stream) == stream {
 			t.Errorf("stream %q has an event: %.300s", stream, e.Raw)
 		}
 	}
@@ -475,14 +476,14 @@ func counting() func() int64 {
 
 // deliver sends a message in session "s", with the ticket "t1", "t2" and so on.
 func (r *rig) deliver(raw string) string {
-	return r.as("s", raw, func(d *Delivery) { d.Ticket = "t" + strconv.Itoa(r.n) })
+	return r.as("s", raw, func(d *frame.Delivery) { d.Ticket = "t" + strconv.Itoa(r.n) })
 }
 
 // as sends a message in a session and returns the name of its stream. The principal is the part
 // of the session's name before a slash.
-func (r *rig) as(session, raw string, change ...func(*Delivery)) string {
+func (r *rig) as(session, raw string, change ...func(*frame.Delivery)) string {
 	r.n++
-	d := Delivery{ID: storage.StreamID("d" + strconv.Itoa(r.n)), Session: storage.ID(session), Ticket: "of " + session, Raw: []byte(raw)}
+	d := frame.Delivery{ID: storage.StreamID("d" + strconv.Itoa(r.n)), Session: storage.ID(session), Ticket: "of " + session, Raw: []byte(raw)}
 	if principal, _, ok := strings.Cut(session, "/"); ok {
 		d.Principal = principal
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"slices"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -13,10 +14,10 @@ import (
 // has ended.
 type group struct {
 	box     *Box
-	id      string            // the name of the process in logs and in files, which [Scope.Name] returns
-	members []*session        // in the order of their last messages
-	speaker *session          // the member with the newest delivery; a [ProcessStatus] names it
-	secrets map[string]Secret // the principal's secrets, from the last delivery
+	id      string                    // the name of the process in logs and in files, which [Scope.Name] returns
+	members []*session                // in the order of their last messages
+	speaker *session                  // the member with the newest delivery; a [ProcessStatus] names it
+	secrets map[string]storage.Secret // the principal's secrets, from the last delivery
 
 	current *process   // the process that gets new messages, nil for none
 	live    []*process // the current process, and those that are being stopped

@@ -17,6 +17,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/box/sandbox"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -174,7 +175,7 @@ func (r *processRun) withSecrets(s Server, placed provision.Launch) (Server, err
 	}
 	p.box.mu.Lock()
 	g := &p.keeping.given
-	g.secrets = map[string]Secret{}
+	g.secrets = map[string]storage.Secret{}
 	maps.Copy(g.secrets, p.group.secrets)
 	secrets := maps.Clone(g.secrets)
 	p.box.mu.Unlock()

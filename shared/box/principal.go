@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // In a value of Env, ${principal:NAME} stands for a secret of the principal, and
@@ -22,7 +23,7 @@ const (
 // processSecrets is the principal's secrets that a process got. The files with secrets are in the
 // workspace, which no other sandbox can see.
 type processSecrets struct {
-	secrets map[string]Secret
+	secrets map[string]storage.Secret
 	folder  string // folder of the files with secrets, "" if the server reads none
 }
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
@@ -47,7 +48,7 @@ type pendingOutput struct {
 }
 
 // note stores the state of the session that comes with a delivery.
-func (s *session) note(d Delivery, msgs []wire.Message) {
+func (s *session) note(d frame.Delivery, msgs []wire.Message) {
 	s.ticket, s.level, s.subscriptions = d.Ticket, d.Level, d.Subscribed
 	s.moved, s.held = s.moved || d.Moved, d.Held
 	if len(d.Init) > 0 {
@@ -86,11 +87,11 @@ func (s *session) tidy() {
 
 // common passes a message of the standalone stream to the sink.
 func (s *session) common(raw []byte) {
-	s.output("", Output{Ticket: s.ticket, Raw: raw})
+	s.output("", frame.Event{Ticket: s.ticket, Raw: raw})
 }
 
 // output passes a message to the sink. The argument stream is "" for the standalone stream.
-func (s *session) output(stream string, e Output) {
+func (s *session) output(stream string, e frame.Event) {
 	e.Session, e.Stream = storage.ID(s.id), storage.StreamID(stream)
 	s.tell(pendingOutput{call: func(k Sink) { k.Output(e) }, streamID: stream, bytes: len(e.Raw)})
 }

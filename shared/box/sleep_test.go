@@ -213,7 +213,7 @@ func TestEachRequestEndsOnceWheneverAProcessIsFrozen(t *testing.T) {
 	}
 	commontest.EqualIn(t, "it was thawed", true, last.Life > 0)
 	for _, v := range r.past {
-		if e, ok := v.(Output); ok && e.Final {
+		if e, ok := v.(frame.Event); ok && e.Final {
 			t.Errorf("another end: %.200s", e.Raw)
 		}
 	}

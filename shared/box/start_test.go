@@ -18,6 +18,7 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -67,11 +68,11 @@ func TestManyCallersAtOnceStartOneProcess(t *testing.T) {
 	})
 	r := newRig(t, "normal", change)
 	for range 50 {
-		go r.Deliver(Delivery{ID: storage.NewStreamID(), Session: "s", Raw: fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%q,"method":"test/pid"}`, storage.NewStreamID())})
+		go r.Deliver(frame.Delivery{ID: storage.NewStreamID(), Session: "s", Raw: fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%q,"method":"test/pid"}`, storage.NewStreamID())})
 	}
 	pids := map[string]bool{}
 	for range 50 {
-		e := find(t, r.recorder, "an answer", func(e Output) bool { return e.Final })
+		e := find(t, r.recorder, "an answer", func(e frame.Event) bool { return e.Final })
 		pids[string(wire.Lookup(e.Raw, "result"))] = true
 	}
 	commontest.Equal(t, 1, starts.Load())

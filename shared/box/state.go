@@ -31,7 +31,7 @@ const (
 type ProcessStatus struct {
 	Process string // the name of the process, which [Scope.Name] returns for its sessions
 	Session string // the session of the process; if several share it, the one that was active last
-	Ticket  string // the Ticket of the newest [Delivery] of the session
+	Ticket  string // the Ticket of the newest [frame.Delivery] of the session
 	State   ProcessState
 	Phase   Phase  // the step at which it failed, "" if it did not
 	Detail  string // why it failed, what is being prepared, what its network has refused, or whether its memory was kept or lost

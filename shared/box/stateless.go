@@ -14,7 +14,7 @@ import (
 // stateless speaks to a process of version 2026-07-28. Requests of a client of that version, and
 // their responses, pass unchanged. To requests of other clients the box adds what the client sent
 // in initialize. A process of this version sends the client no requests. If it needs input, it says
-// so in its response, and the delivery ends as a [Suspension].
+// so in its response, and the delivery ends as a [frame.Suspension].
 type stateless struct {
 	p        *process
 	discover json.RawMessage // the result of server/discover

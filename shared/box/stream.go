@@ -3,6 +3,7 @@ package box
 import (
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
@@ -34,7 +35,7 @@ func (st *stream) questions() int {
 
 // event passes a message of the stream to the sink.
 func (st *stream) event(raw []byte, final bool) {
-	e := Output{Ticket: st.ticket, Raw: raw, Final: final}
+	e := frame.Event{Ticket: st.ticket, Raw: raw, Final: final}
 	if st.id == "" {
 		e.Ticket = st.session.ticket
 	}
@@ -57,7 +58,7 @@ func (st *stream) refuseAll(requests []wire.Message, f *fault) {
 // ask suspends the delivery and sends the questions of its requests to the client. ask is called
 // once, when each request of the delivery has ended or waits for answers.
 func (st *stream) ask() {
-	suspended := &Suspension{}
+	suspended := &frame.Suspension{}
 	var raws, requests [][]byte
 	for _, a := range st.asking {
 		suspended.Questions = append(suspended.Questions, a.questions...)
@@ -69,7 +70,7 @@ func (st *stream) ask() {
 		suspended.Raw = wire.Array(raws)
 	}
 	for i, raw := range requests {
-		e := Output{Ticket: st.ticket, Raw: raw}
+		e := frame.Event{Ticket: st.ticket, Raw: raw}
 		if i == len(requests)-1 {
 			e.Asks = suspended
 		}

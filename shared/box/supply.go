@@ -3,13 +3,15 @@ package box
 import (
 	"maps"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // supply gives the group the secrets of a new delivery. If the current process must be replaced
 // for them and is idle, supply stops it; the delivery then starts another one. A process with
 // calls goes on with its old secrets. If an old secret has expired or was missing, the process
 // takes no more calls and ends after the open ones. The caller must hold [Box].mu.
-func (g *group) supply(secrets map[string]Secret) {
+func (g *group) supply(secrets map[string]storage.Secret) {
 	b := g.box
 	for _, s := range secrets {
 		b.hide.Hide(s.Value)

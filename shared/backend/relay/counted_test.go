@@ -142,7 +142,7 @@ type done struct {
 // padding returns a text of n bytes, with characters of every length.
 func padding(n int) string { return strings.Repeat("aé€😀", n/10) }
 
-func (c *counted) Deliver(d runner.Delivery) {
+func (c *counted) Deliver(d frame.Delivery) {
 	m, err := wire.Parse(d.Raw)
 	if err != nil || m.Kind != wire.Request {
 		return
@@ -159,7 +159,7 @@ func (c *counted) Deliver(d runner.Delivery) {
 		switch {
 		case m.Method == wire.MethodInitialize:
 			result = handshake
-			c.runner.Status(runner.StatusReport{Session: d.Session, Ticket: d.Ticket, Detail: wire.V20251125, Handshake: json.RawMessage(handshake)})
+			c.runner.Status(frame.StatusReport{Session: d.Session, Ticket: d.Ticket, Detail: wire.V20251125, Handshake: json.RawMessage(handshake)})
 		case do.Label != "":
 			c.say(d, storage.Standalone, `{"jsonrpc":"2.0","method":"notifications/message","params":{"label":%q}}`, do.Label)
 			result = c.execute(d, do)
@@ -170,17 +170,17 @@ func (c *counted) Deliver(d runner.Delivery) {
 		c.busy--
 		c.idle = time.Now()
 		c.mu.Unlock()
-		c.runner.Event(runner.Event{
+		c.runner.Event(frame.Event{
 			Session: d.Session, Stream: d.ID, Ticket: d.Ticket, Final: true, Raw: wire.ResultResponse(m.ID, json.RawMessage(result)),
 		})
 	})
 }
 
-func (c *counted) say(d runner.Delivery, stream storage.StreamID, format string, args ...any) {
-	c.runner.Event(runner.Event{Session: d.Session, Stream: stream, Ticket: d.Ticket, Raw: fmt.Appendf(nil, format, args...)})
+func (c *counted) say(d frame.Delivery, stream storage.StreamID, format string, args ...any) {
+	c.runner.Event(frame.Event{Session: d.Session, Stream: stream, Ticket: d.Ticket, Raw: fmt.Appendf(nil, format, args...)})
 }
 
-func (c *counted) execute(d runner.Delivery, do does) string {
+func (c *counted) execute(d frame.Delivery, do does) string {
 	for n := range do.Progress {
 		c.say(d, d.ID, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"n":%d}}`, n+1)
 		time.Sleep(10 * time.Millisecond)
@@ -194,7 +194,7 @@ func (c *counted) execute(d runner.Delivery, do does) string {
 	return string(result)
 }
 
-func (c *counted) ask(d runner.Delivery, question string) []byte {
+func (c *counted) ask(d frame.Delivery, question string) []byte {
 	heard := make(chan []byte, 100) // an answer may come again
 	c.mu.Lock()
 	if c.asked[d.Session] == nil {
@@ -246,7 +246,7 @@ func (c *counted) lists(id storage.ID) {
 	c.mu.Lock()
 	ticket := c.ticket
 	c.mu.Unlock()
-	c.runner.Status(runner.StatusReport{Session: id, Ticket: ticket, Lists: "kind", Handshake: json.RawMessage(`{"tools/list":"hash"}`)})
+	c.runner.Status(frame.StatusReport{Session: id, Ticket: ticket, Lists: "kind", Handshake: json.RawMessage(`{"tools/list":"hash"}`)})
 	time.Sleep(time.Second)
 }
 

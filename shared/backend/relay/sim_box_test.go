@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -54,7 +53,7 @@ type simCall struct {
 	stopped bool              // it sends no more events
 }
 
-var _ runner.Executor = (*simBox)(nil)
+var _ frame.Executor = (*simBox)(nil)
 
 func newSimBox(p *simProc) *simBox {
 	return &simBox{
@@ -62,7 +61,7 @@ func newSimBox(p *simProc) *simBox {
 	}
 }
 
-func (x *simBox) Deliver(d runner.Delivery) {
+func (x *simBox) Deliver(d frame.Delivery) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.gone {
@@ -109,7 +108,7 @@ func (x *simBox) Deliver(d runner.Delivery) {
 
 func (x *simBox) server() string { _, server := storage.BoxID(x.p.task.Box).Parts(); return server }
 
-func (x *simBox) session(d runner.Delivery) *simSession {
+func (x *simBox) session(d frame.Delivery) *simSession {
 	s, ok := x.sessions[d.Session]
 	if ok {
 		return s
@@ -122,12 +121,12 @@ func (x *simBox) session(d runner.Delivery) *simSession {
 	x.w.ledger.owns(x.w, d.Session, label)
 	if len(x.sessions) > 1 && x.w.most > 1 || x.w.most > 2 {
 		x.w.wg.Go(func() {
-			x.runner.Status(runner.StatusReport{Session: d.Session, Process: x.p.name, Phase: frame.PhaseFull})
+			x.runner.Status(frame.StatusReport{Session: d.Session, Process: x.p.name, Phase: frame.PhaseFull})
 		})
 	}
 	x.w.wg.Go(func() {
 		version, _ := wire.String(wire.Lookup(d.Init, "protocolVersion"))
-		x.runner.Status(runner.StatusReport{
+		x.runner.Status(frame.StatusReport{
 			Session: d.Session, Ticket: d.Ticket, Process: x.p.name, Phase: "ready", Detail: version, Handshake: simHandshake(x.p.name),
 		})
 	})
@@ -278,7 +277,7 @@ func (x *simBox) say(c *simCall, s *simSession, stream storage.StreamID, raw []b
 }
 
 func (x *simBox) sayInTurn(c *simCall, s *simSession, stream storage.StreamID, raw []byte, final bool) {
-	e := runner.Event{Session: s.id, Stream: stream, Raw: raw, Final: final}
+	e := frame.Event{Session: s.id, Stream: stream, Raw: raw, Final: final}
 	x.mu.Lock()
 	e.Ticket = s.ticket
 	x.mu.Unlock()
@@ -291,7 +290,7 @@ func (x *simBox) sayInTurn(c *simCall, s *simSession, stream storage.StreamID, r
 	}
 }
 
-func (x *simBox) handInTurn(c *simCall, e runner.Event) {
+func (x *simBox) handInTurn(c *simCall, e frame.Event) {
 	x.mu.Lock()
 	if x.gone || c != nil && c.stopped {
 		x.mu.Unlock()

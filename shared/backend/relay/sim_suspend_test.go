@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/box/runner"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
@@ -100,7 +100,7 @@ func (x *simBox) suspendInTurn(c *simCall) {
 		return
 	}
 	x.mu.Unlock()
-	s := &runner.Suspension{Within: 20 * time.Minute}
+	s := &frame.Suspension{Within: 20 * time.Minute}
 	var raws, again []string
 	for of, r := range asking {
 		m := simMessage(r.raw)
@@ -119,7 +119,7 @@ func (x *simBox) suspendInTurn(c *simCall) {
 		s.Raw = []byte("[" + strings.Join(again, ",") + "]")
 	}
 	for i, raw := range raws {
-		e := runner.Event{Session: c.s.id, Stream: c.id, Ticket: c.ticket, Raw: []byte(raw)}
+		e := frame.Event{Session: c.s.id, Stream: c.id, Ticket: c.ticket, Raw: []byte(raw)}
 		if i == len(raws)-1 {
 			e.Asks = s
 		}

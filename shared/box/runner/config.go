@@ -16,15 +16,6 @@ import (
 // its processes and exit.
 const ErrFenced = storage.Fenced
 
-// The types of what a box receives and sends.
-type (
-	Executor     = frame.Executor
-	Delivery     = frame.Delivery
-	Event        = frame.Event
-	Suspension   = frame.Suspension
-	StatusReport = frame.StatusReport
-)
-
 // Conn is a connection to the relay that carries text messages of up to [frame.MaxFrame] bytes.
 // One goroutine calls Send, and one calls Receive. Any goroutine may call Close, which makes Send
 // and Receive return. The caller owns the slice that Receive returns. After an error of Send or
@@ -50,7 +41,7 @@ type Config struct {
 	Token    string             // one-time secret by which the host recognizes the runner that it started
 	Pass     string             // secret for the first connection, see frame.PassHeader; from the variable frame.EnvPass
 	Task     string             // the host's name for this runner, such as the ARN of its task
-	Executor Executor
+	Executor frame.Executor
 	Dial     Dialer // nil means DialWebSocket
 
 	// Begin makes the Executor of a runner that was started before its box was known (see
@@ -98,7 +89,7 @@ type Config struct {
 // Started is what [Config].Begin returns: the Executor and the settings of the box. Its fields are
 // as in [Config].
 type Started struct {
-	Executor Executor
+	Executor frame.Executor
 	Digest   string
 	Idle     time.Duration
 	Longest  time.Duration

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -20,9 +21,9 @@ type delivery struct {
 	stored   bool      // the host has acknowledged the end or the suspension
 	over     time.Time // when stored was set
 
-	sent    storage.Index // index of the last event that went into a batch
-	pending [][]byte      // events that are in no batch yet
-	asks    *Suspension   // the suspension that follows the pending events, nil for none
+	sent    storage.Index     // index of the last event that went into a batch
+	pending [][]byte          // events that are in no batch yet
+	asks    *frame.Suspension // the suspension that follows the pending events, nil for none
 }
 
 // again returns the request that is delivered again when its client has answered questions, nil if d

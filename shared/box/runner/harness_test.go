@@ -250,7 +250,7 @@ func (b *bench) finishes(stream storage.StreamID) {
 }
 
 func (b *bench) say(s storage.ID, stream storage.StreamID, raw string, final bool) {
-	e := runner.Event{Session: s, Stream: stream, Raw: []byte(raw), Final: final}
+	e := frame.Event{Session: s, Stream: stream, Raw: []byte(raw), Final: final}
 	if stream == storage.Standalone {
 		e.Ticket = "ticket-of-" + string(s)
 	}
@@ -398,7 +398,7 @@ func (c *memoryConn) isClosed() bool {
 type recordingBox struct {
 	mu        sync.Mutex
 	log       []string
-	got       []runner.Delivery
+	got       []frame.Delivery
 	questions map[storage.ID][]string
 	idle      time.Time
 	block     chan struct{} // if set, Deliver waits until it is closed
@@ -420,7 +420,7 @@ func (x *recordingBox) told() []string {
 	return log
 }
 
-func (x *recordingBox) deliveries() []runner.Delivery {
+func (x *recordingBox) deliveries() []frame.Delivery {
 	synctest.Wait()
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -439,7 +439,7 @@ func (x *recordingBox) asks(s storage.ID, questions ...string) {
 	x.questions = map[storage.ID][]string{s: questions}
 }
 
-func (x *recordingBox) Deliver(d runner.Delivery) {
+func (x *recordingBox) Deliver(d frame.Delivery) {
 	x.note("deliver %s", d.ID)
 	x.mu.Lock()
 	x.got = append(x.got, d)

@@ -131,11 +131,11 @@ func (in *inflight) run(f frame.Deliver, reported bool) {
 	in.outboxes.outbox(f.Session).ticket = f.Ticket
 	in.delivered++
 	in.farewell.worked = in.farewell.worked || !f.Looks
-	message := Delivery{
+	message := frame.Delivery{
 		ID: f.ID, Round: f.Round, Session: f.Session, Principal: f.Principal, Ticket: f.Ticket, Level: f.Level,
 		Subscribed: f.Subscribed, Init: json.RawMessage(parts[0]), Raw: parts[1], HasRequests: requests, Again: f.Again, Moved: f.Moved, Held: f.Held, Secrets: f.Secrets,
 	}
-	in.executing.call(func(e Executor) { e.Deliver(message) })
+	in.executing.call(func(e frame.Executor) { e.Deliver(message) })
 	if f.Trace != "" {
 		runtime.Gosched() // lets the message reach the server before the log gets its line
 		in.cfg.Log.Info("deliver", "trace", frame.Clip(f.Trace), "session_id", f.Session, "stream", f.ID, "round", f.Round)

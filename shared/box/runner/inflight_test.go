@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
@@ -21,7 +20,7 @@ func TestDeliverHandsOverWhatTheClientSaid(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.deliver("d1", func(f *frametest.Frame) { f.Level, f.Subscribed = "debug", []string{"file:///a"} })
 		b.deliver("d2", func(f *frametest.Frame) { f.AckWithin = 0 })
-		want := runner.Delivery{
+		want := frame.Delivery{
 			ID: "d1", Session: "s1", Ticket: "ticket-d1", Level: "debug", Subscribed: []string{"file:///a"}, Init: []byte("{}"),
 			Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`), HasRequests: true,
 		}
@@ -167,16 +166,16 @@ func TestALateDeliverIsExecutedOnlyIfTheHostAllowsIt(t *testing.T) {
 }
 
 // asking returns the Suspension that a box sends with the last question of a round.
-func asking(stream storage.StreamID, round int, raw string) *runner.Suspension {
-	return &runner.Suspension{
+func asking(stream storage.StreamID, round int, raw string) *frame.Suspension {
+	return &frame.Suspension{
 		Questions: []storage.Question{{ID: storage.QuestionID(stream, round, 0), Key: "k", Method: wire.MethodElicit}},
 		Raw:       []byte(raw), Within: time.Hour,
 	}
 }
 
 // suspends makes the box ask something and suspend a delivery of session s1.
-func (b *bench) suspends(stream storage.StreamID, raw string, asks *runner.Suspension) {
-	go b.runner.Event(runner.Event{Session: "s1", Stream: stream, Raw: []byte(raw), Asks: asks})
+func (b *bench) suspends(stream storage.StreamID, raw string, asks *frame.Suspension) {
+	go b.runner.Event(frame.Event{Session: "s1", Stream: stream, Raw: []byte(raw), Asks: asks})
 	synctest.Wait()
 }
 
@@ -240,11 +239,11 @@ func TestCallThatCannotBeSuspendedEnds(t *testing.T) {
 	long := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"x":"` + strings.Repeat("x", frame.MaxMessage) + `"}}`
 	for what, c := range map[string]struct {
 		round int
-		asks  *runner.Suspension
+		asks  *frame.Suspension
 	}{
 		"too long":     {0, asking("d1", 1, long)},
 		"too often":    {storage.MaxRounds, asking("d1", storage.MaxRounds+1, againRaw)},
-		"no questions": {0, &runner.Suspension{Raw: []byte(againRaw), Within: time.Hour}},
+		"no questions": {0, &frame.Suspension{Raw: []byte(againRaw), Within: time.Hour}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			onAwakeBench(t, func(b *bench) {

@@ -32,7 +32,7 @@ type life struct {
 func newLife(ctx context.Context, c Config, id string, done chan struct{}, post func(func()) bool) *life {
 	dialing, cancel := context.WithCancel(context.WithoutCancel(ctx)) // goes on after the end of ctx, for up to Config.Flush
 	l := &life{cfg: &c, loop: &loop{guard: c.Guard, post: post}, done: done}
-	l.executing = &executing{loop: l.loop, executor: c.Executor, calls: make(chan func(Executor), 1)}
+	l.executing = &executing{loop: l.loop, executor: c.Executor, calls: make(chan func(frame.Executor), 1)}
 	l.links = &links{
 		life: l, runner: id, pass: c.Pass, gen: c.Gen, invited: c.Begin != nil,
 		ctx: dialing, cancel: cancel, open: map[*link]bool{},
@@ -59,7 +59,7 @@ func (l *life) start() {
 
 // begin calls Config.Begin, on the goroutine that later calls the Executor.
 func (l *life) begin(launch map[string]string) {
-	l.executing.call(func(Executor) {
+	l.executing.call(func(frame.Executor) {
 		b, err := l.cfg.Begin(launch)
 		l.executing.executor = b.Executor
 		l.loop.post(func() {
@@ -125,11 +125,11 @@ func (l *life) toExecutor(f frame.Frame) {
 	switch f := f.(type) {
 	case frame.Answer:
 		l.farewell.worked = true
-		l.executing.call(func(e Executor) { e.Answer(f.Session, f.Question, f.Payload) })
+		l.executing.call(func(e frame.Executor) { e.Answer(f.Session, f.Question, f.Payload) })
 	case frame.Stop:
-		l.executing.call(func(e Executor) { e.StopSession(f.Session) })
+		l.executing.call(func(e frame.Executor) { e.StopSession(f.Session) })
 	case frame.Halt:
-		l.executing.call(func(e Executor) { e.Halt(f) })
+		l.executing.call(func(e frame.Executor) { e.Halt(f) })
 		if f.Session == "" {
 			l.sleep.halted = l.inflight.delivered + 1
 			l.sleep.askNow()

@@ -320,7 +320,7 @@ func (ls *links) sayHello(lk *link) {
 			ls.writeHello(lk, questions)
 		}
 	}
-	ls.executing.call(func(e Executor) {
+	ls.executing.call(func(e frame.Executor) {
 		questions := fit(e.Questions())
 		ls.loop.post(func() { write(questions) })
 	})

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/guard"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 )
 
 // ackAfter is the time after which a frame without an answer is sent again.
@@ -38,14 +39,14 @@ func (lo *loop) finish(err error) {
 // blocks in [Runner.Event] must not block the loop.
 type executing struct {
 	loop     *loop
-	executor Executor            // only the goroutine of execute uses it
-	calls    chan func(Executor) // the next call for the goroutine of execute; capacity 1, so the loop never blocks
-	waiting  []func(Executor)
+	executor frame.Executor            // only the goroutine of execute uses it
+	calls    chan func(frame.Executor) // the next call for the goroutine of execute; capacity 1, so the loop never blocks
+	waiting  []func(frame.Executor)
 	calling  bool
 }
 
 // call queues f for the Executor's goroutine, after all earlier calls.
-func (x *executing) call(f func(Executor)) {
+func (x *executing) call(f func(frame.Executor)) {
 	x.waiting = append(x.waiting, f)
 	x.nextCall()
 }

@@ -65,7 +65,7 @@ func (ob *outboxes) outbox(id storage.ID) *outbox {
 
 // event takes an event of a process. The channel room is closed when the session's outbox has room
 // for more.
-func (ob *outboxes) event(e Event, room chan struct{}) {
+func (ob *outboxes) event(e frame.Event, room chan struct{}) {
 	o := ob.outbox(e.Session)
 	ob.gather(o, e)
 	if o.size > maxBacklog && !ob.loose {
@@ -82,7 +82,7 @@ func (ob *outboxes) hold(o *outbox, bytes int) {
 	ob.cfg.Guard.Budget().Hold(bytes)
 }
 
-func (ob *outboxes) gather(o *outbox, e Event) {
+func (ob *outboxes) gather(o *outbox, e frame.Event) {
 	round := 0
 	if d := ob.deliveries.byID[e.Stream]; d != nil {
 		round = d.round
@@ -96,7 +96,7 @@ func (ob *outboxes) gather(o *outbox, e Event) {
 	}
 }
 
-func (ob *outboxes) add(o *outbox, e Event) {
+func (ob *outboxes) add(o *outbox, e frame.Event) {
 	raw := e.Raw
 	if e.Stream == storage.Standalone {
 		ticket := cmp.Or(e.Ticket, o.ticket)
@@ -277,7 +277,7 @@ func (ob *outboxes) closeStream(o *outbox, id storage.StreamID) {
 	}
 	ob.deliveries.forgetLater(d)
 	ob.cfg.Log.Warn("stream was ended by the host", "session_id", d.session, "stream", id)
-	ob.executing.call(func(e Executor) { e.CloseStream(d.session, id) })
+	ob.executing.call(func(e frame.Executor) { e.CloseStream(d.session, id) })
 }
 
 func (o *outbox) makeRoom() {
@@ -348,7 +348,7 @@ func (ob *outboxes) forgetOutboxes(old time.Time) {
 	})
 }
 
-func (ob *outboxes) status(s StatusReport) {
+func (ob *outboxes) status(s frame.StatusReport) {
 	f := frame.Status{
 		Sender: ob.links.ofBox(), Session: s.Session, Ticket: s.Ticket,
 		Process: s.Process, Phase: s.Phase, Detail: s.Detail, Era: s.Era, Lists: s.Lists, Own: s.Own, Payload: bytes.ToValidUTF8(s.Handshake, []byte("\uFFFD")),

@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/box/runner"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/frametest"
@@ -234,7 +233,7 @@ func flood(b *bench) (said func() int64) {
 	var n atomic.Int64
 	go func() {
 		for range 100 {
-			b.runner.Event(runner.Event{Session: "s1", Ticket: "t", Raw: bytes.Repeat([]byte("x"), 1<<20)})
+			b.runner.Event(frame.Event{Session: "s1", Ticket: "t", Raw: bytes.Repeat([]byte("x"), 1<<20)})
 			n.Add(1)
 		}
 	}()
@@ -284,7 +283,7 @@ func TestProcessIsLetGoWhenNobodyCanTake(t *testing.T) {
 func TestLongHandshakeIsSentInPartsOnce(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		result := []byte(`{"instructions":"` + strings.Repeat("é", 150_000) + `"}`)
-		b.runner.Status(runner.StatusReport{Session: "s1", Ticket: "t", Detail: "2025-11-25", Handshake: result})
+		b.runner.Status(frame.StatusReport{Session: "s1", Ticket: "t", Detail: "2025-11-25", Handshake: result})
 		if f := b.whole(); f.Type != frame.TypeStatus || !bytes.Equal(f.Payload, result) {
 			t.Errorf("%s of %d bytes", f.Type, len(f.Payload))
 		}

@@ -2,7 +2,7 @@
 // exchange messages. Package relay explains the protocol and its words; package relayserver is the
 // host's end.
 //
-// A [Runner] connects to the host and passes each message for the box to its [Executor], once. It
+// A [Runner] connects to the host and passes each message for the box to its [frame.Executor], once. It
 // sends the events of the box until the host has stored them. When the box is idle, it says bye
 // and ends. Messages between both ends are the types of package frame: hello is a [frame.Hello],
 // and so on.
@@ -95,7 +95,7 @@ func (r *Runner) Run(ctx context.Context) error {
 // process is slowed down. It does not block when there has been no connection for a minute. Before
 // Run, Event blocks; after Run, it drops the event. To keep the order of a session's events, call
 // Event from one goroutine at a time.
-func (r *Runner) Event(e Event) {
+func (r *Runner) Event(e frame.Event) {
 	room := make(chan struct{})
 	if !r.post(func(l *life) { l.outboxes.event(e, room) }) {
 		return
@@ -108,7 +108,7 @@ func (r *Runner) Event(e Event) {
 
 // Status sends a report once. A report with a Handshake waits for a connection; any other report
 // is dropped if there is no connection.
-func (r *Runner) Status(s StatusReport) {
+func (r *Runner) Status(s frame.StatusReport) {
 	r.post(func(l *life) { l.outboxes.status(s) })
 }
 

@@ -39,7 +39,7 @@ func (sl *sleep) watchIdle() {
 	}
 	sl.watching, sl.asking = true, true
 	before := sl.inflight.delivered
-	sl.executing.call(func(e Executor) {
+	sl.executing.call(func(e frame.Executor) {
 		since, ok := e.IdleSince()
 		sl.loop.post(func() { sl.idleSince(since, ok && before == sl.inflight.delivered) })
 	})
@@ -88,7 +88,7 @@ func (sl *sleep) yield() {
 	sl.cfg.Log.Info("the host needs memory", "generation", sl.links.gen)
 	sl.yielded = sl.inflight.delivered + 1
 	if sl.cfg.Yield != nil {
-		sl.executing.call(func(Executor) { sl.cfg.Yield() })
+		sl.executing.call(func(frame.Executor) { sl.cfg.Yield() })
 	}
 	sl.askNow()
 }
