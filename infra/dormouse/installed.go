@@ -70,6 +70,17 @@ func serviceManagerOf(t *terminal) (*serviceManager, error) {
 	return &serviceManager{t: t, system: runtime.GOOS, uid: os.Getuid(), home: home, config: config, etc: "/etc/systemd/system", program: program, environ: os.Environ()}, nil
 }
 
+// onService calls fn with the service manager of this machine.
+func onService(t *terminal, fn func(context.Context, *serviceManager) error) error {
+	m, err := serviceManagerOf(t)
+	if err != nil {
+		return err
+	}
+	ctx, stop := interruptible()
+	defer stop()
+	return fn(ctx, m)
+}
+
 // same reports whether two paths lead to the same file.
 func same(a, b string) bool {
 	one, errOne := os.Stat(a)
@@ -126,13 +137,7 @@ type installServiceCommand struct {
 
 // Run writes the files of the service, and starts it.
 func (c *installServiceCommand) Run(t *terminal) error {
-	m, err := serviceManagerOf(t)
-	if err != nil {
-		return err
-	}
-	ctx, stop := interruptible()
-	defer stop()
-	return c.install(ctx, m)
+	return onService(t, c.install)
 }
 
 func (c *installServiceCommand) install(ctx context.Context, m *serviceManager) error {
@@ -344,11 +349,7 @@ type statusServiceCommand struct{}
 
 // Run prints what systemd or launchd says about the service.
 func (c *statusServiceCommand) Run(t *terminal) error {
-	m, err := serviceManagerOf(t)
-	if err != nil {
-		return err
-	}
-	return m.status(context.Background())
+	return onService(t, func(ctx context.Context, m *serviceManager) error { return m.status(ctx) })
 }
 
 func (m *serviceManager) status(ctx context.Context) error {
@@ -371,13 +372,7 @@ type logsServiceCommand struct {
 
 // Run prints the log of the service.
 func (c *logsServiceCommand) Run(t *terminal) error {
-	m, err := serviceManagerOf(t)
-	if err != nil {
-		return err
-	}
-	ctx, stop := interruptible()
-	defer stop()
-	return c.print(ctx, m)
+	return onService(t, c.print)
 }
 
 func (c *logsServiceCommand) print(ctx context.Context, m *serviceManager) error {
@@ -406,13 +401,7 @@ type uninstallServiceCommand struct{}
 
 // Run stops the service, and removes its files.
 func (c *uninstallServiceCommand) Run(t *terminal) error {
-	m, err := serviceManagerOf(t)
-	if err != nil {
-		return err
-	}
-	ctx, stop := interruptible()
-	defer stop()
-	return m.uninstall(ctx)
+	return onService(t, func(ctx context.Context, m *serviceManager) error { return m.uninstall(ctx) })
 }
 
 func (m *serviceManager) uninstall(ctx context.Context) error {
