@@ -38,7 +38,7 @@ type addCommand struct {
 	Registry  string   `default:"https://registry.modelcontextprotocol.io" placeholder:"URL" help:"The MCP registry; another Dormouse is one, at https://HOST/registry."`
 	Key       string   `name:"registry-key" placeholder:"KEY" help:"API key for the registry, and for a server at its address."`
 	dataFlag
-	serversFile
+	fileFlag
 
 	remote string         // URL of a remote server; "" if the server is not remote
 	word   string         // the one word that stands for a server, as typed, such as npx://PACKAGE; "" if the user gave a command or --json
@@ -92,7 +92,7 @@ func (c *addCommand) Run(t *terminal) error {
 	begun := t.now()
 	ctx, stop := interruptible()
 	defer stop()
-	f, err := c.open()
+	f, err := c.edit()
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ import (
 // editsOf returns the edits of the servers file that the console offers. They do what dormouse add,
 // enable, disable and env set do.
 func (t *terminal) editsOf(servers, data string) api.Edits {
-	file := serversFile{fileFlag{servers}}
+	file := fileFlag{servers}
 	change := func(names []string, use func(f *edited, name string) error) error {
 		if _, err := (named{names, file}).change(use); err != nil {
 			return err

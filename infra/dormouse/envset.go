@@ -16,7 +16,7 @@ type envSetCommand struct {
 	Name  string  `arg:"" help:"Name of the variable."`
 	Value *string `arg:"" optional:"" help:"Its value. Without it, the value is asked for, or read from standard input: so it is in no history of a shell."`
 	dataFlag
-	serversFile
+	fileFlag
 }
 
 // Run sets the variable. If dormouse run is up, it uses the new value at once.

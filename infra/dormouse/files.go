@@ -12,9 +12,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/durable"
 )
 
-// serversFile is embedded in commands that work with the servers file.
-type serversFile struct{ fileFlag }
-
 // edited is a servers file that a command changes, with the .env beside it.
 type edited struct {
 	*serversedit.File
@@ -23,8 +20,8 @@ type edited struct {
 	before []byte
 }
 
-// open reads the servers file and .env. A missing file counts as empty.
-func (f serversFile) open() (e *edited, err error) {
+// edit reads the servers file and .env. A missing file counts as empty.
+func (f fileFlag) edit() (e *edited, err error) {
 	e = &edited{}
 	if e.path, err = filepath.Abs(f.Servers); err != nil {
 		return nil, err

@@ -24,7 +24,7 @@ type importCommand struct {
 	Replace bool     `help:"Replace servers that have the same name."`
 	NoStart bool     `name:"no-start" help:"Only write the file."`
 	dataFlag
-	serversFile
+	fileFlag
 	printing
 }
 
@@ -34,7 +34,7 @@ func (c *importCommand) Run(t *terminal) error {
 	if err != nil {
 		return err
 	}
-	f, err := c.open()
+	f, err := c.edit()
 	if err != nil {
 		return err
 	}

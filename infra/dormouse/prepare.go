@@ -133,7 +133,7 @@ func (t *terminal) prepareShown(ctx context.Context, p preparation) (all []outco
 type prepareCommand struct {
 	Names []string `arg:"" optional:"" name:"name" help:"Name of a server; may be repeated. By default all servers of the file."`
 	dataFlag
-	serversFile
+	fileFlag
 	printing
 }
 

@@ -11,13 +11,13 @@ import (
 // named has the names of servers that a command changes.
 type named struct {
 	Names []string `arg:"" name:"name" help:"Name of a server; may be repeated."`
-	serversFile
+	fileFlag
 }
 
 // change calls fn for each server that the user has named, and saves the file. If one of them is
 // unknown, it changes nothing.
 func (c named) change(fn func(f *edited, name string) error) (*edited, error) {
-	f, err := c.open()
+	f, err := c.edit()
 	if err != nil {
 		return nil, err
 	}

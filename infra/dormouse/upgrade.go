@@ -24,7 +24,7 @@ type upgradeCommand struct {
 	Server string `arg:"" optional:"" help:"Name of a server. Without one, the newer versions of all packages with a version are listed."`
 	To     string `placeholder:"VERSION" help:"This version instead of the newest, also an older one."`
 	dataFlag
-	serversFile
+	fileFlag
 	printing
 }
 
@@ -51,7 +51,7 @@ type newer struct {
 func (c *upgradeCommand) Run(t *terminal) error {
 	ctx, stop := interruptible()
 	defer stop()
-	f, err := c.open()
+	f, err := c.edit()
 	if err != nil {
 		return err
 	}
