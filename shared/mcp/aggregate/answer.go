@@ -96,34 +96,33 @@ func (g *Group) lists(known []sessions.Known) []group.List {
 // own returns the function that answers m if the group itself answers m. It returns nil if m goes to
 // members.
 func (g *Group) own(id storage.ID, m wire.Message) func(ctx context.Context) (sessions.Response, error) {
-	caller := g.As
 	result := func(of func(ctx context.Context) (json.RawMessage, error)) func(ctx context.Context) (sessions.Response, error) {
 		return func(ctx context.Context) (sessions.Response, error) {
 			result, err := of(ctx)
 			if err != nil {
 				return nil, err
 			}
-			return g.Host.Immediate(caller, id, wire.ResultResponse(m.ID, result)), nil
+			return g.Host.Immediate(g.As, id, wire.ResultResponse(m.ID, result)), nil
 		}
 	}
 	switch {
 	case m.Method == wire.NotifyInitialized, m.Method == wire.MethodPing && m.Kind == wire.Request:
 		return func(ctx context.Context) (sessions.Response, error) {
-			call, err := g.Host.Accept(ctx, caller, id, []wire.Message{m}, false)
+			call, err := g.Host.Accept(ctx, g.As, id, []wire.Message{m}, false)
 			if err != nil || call == nil {
 				return nil, err
 			}
-			return call.ForClient(caller, id), nil
+			return call.ForClient(g.As, id), nil
 		}
 	case m.Kind != wire.Request:
 		return nil
-	case g.listing(m) != nil:
+	case g.answersList(m):
 		return result(func(ctx context.Context) (json.RawMessage, error) {
-			s, err := g.Host.Session(ctx, caller, id)
+			s, err := g.Host.Session(ctx, g.As, id)
 			if err != nil {
 				return nil, err
 			}
-			return g.listing(m)(ctx, s, nil)
+			return g.list(ctx, m, s, nil)
 		})
 	case m.Method == wire.MethodSetLevel:
 		return result(func(ctx context.Context) (json.RawMessage, error) {
@@ -131,7 +130,7 @@ func (g *Group) own(id storage.ID, m wire.Message) func(ctx context.Context) (se
 			if err := bridge.CheckLevel(wire.Clip(level)); err != nil {
 				return nil, err
 			}
-			return json.RawMessage("{}"), g.Host.SetLevel(ctx, caller, id, g.Members, m)
+			return json.RawMessage("{}"), g.Host.SetLevel(ctx, g.As, id, g.Members, m)
 		})
 	case m.Method == wire.MethodTasksList:
 		return result(func(ctx context.Context) (json.RawMessage, error) { return g.tasks(ctx, id) })
@@ -139,20 +138,9 @@ func (g *Group) own(id storage.ID, m wire.Message) func(ctx context.Context) (se
 	return nil
 }
 
-// listing returns the function that answers m if m is a request for a list or a call of find_tools,
-// otherwise nil.
-func (g *Group) listing(m wire.Message) func(context.Context, storage.Session, *sessions.Client) (json.RawMessage, error) {
-	switch {
-	case isListed(m.Method):
-		return func(ctx context.Context, s storage.Session, client *sessions.Client) (json.RawMessage, error) {
-			return g.list(ctx, m, s, client)
-		}
-	case g.Search && calls(m, toolFind):
-		return func(ctx context.Context, s storage.Session, _ *sessions.Client) (json.RawMessage, error) {
-			return g.find(ctx, m, s)
-		}
-	}
-	return nil
+// answersList reports whether m is a request for a list or a call of find_tools; see the method list.
+func (g *Group) answersList(m wire.Message) bool {
+	return isListed(m.Method) || g.Search && calls(m, toolFind)
 }
 
 // tasks returns the tasks at all members that the session has used.

@@ -96,15 +96,11 @@ func (f *following) add(c sessions.Caller, member string, id storage.ID) error {
 	if err != nil {
 		return err
 	}
-	p := &part{member: member, stream: s, index: indexOf(s.Cursor())}
+	at, _ := storage.ParseEventID(s.Cursor()) // the cursor of a stream is well formed
+	p := &part{member: member, stream: s, index: at.Index}
 	f.parts = append(f.parts, p)
 	f.read(p)
 	return nil
-}
-
-func indexOf(cursor string) storage.Index {
-	at, _ := storage.ParseEventID(cursor) // cursor comes from Cursor of a stream, so it is well formed
-	return at.Index
 }
 
 func (f *following) member(c sessions.Caller) error {

@@ -74,7 +74,7 @@ func (g *Group) aside() bool { return g.As.Transport != storage.HTTP }
 func (g *Group) join(ctx context.Context, id storage.ID, members ...sessions.Caller) error {
 	marks := make([][]byte, len(members))
 	for i, c := range members {
-		marks[i] = joinedMark(c.Server.Name)
+		marks[i] = wire.NewNotification(markJoined, append(wire.AppendString([]byte(`{"server":`), c.Server.Name), '}'))
 	}
 	switch g.As.Transport {
 	case storage.SSE:
@@ -95,10 +95,6 @@ func (g *Group) join(ctx context.Context, id storage.ID, members ...sessions.Cal
 // markJoined is the method of an internal message, a mark, in the stream of a group's session. A mark
 // names a member whose stream must be read too (see join). Clients get no marks.
 const markJoined = "notifications/dormouse/joined"
-
-func joinedMark(member string) []byte {
-	return wire.NewNotification(markJoined, append(wire.AppendString([]byte(`{"server":`), member), '}'))
-}
 
 // joinedOf returns the member that a mark names, "" if raw is no mark.
 func joinedOf(raw []byte) string {

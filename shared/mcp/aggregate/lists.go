@@ -55,9 +55,12 @@ func (g *Group) known(ctx context.Context, method string, s storage.Session) ([]
 	return known, err
 }
 
-// list returns the result of a list method. client is nil for a legacy client.
+// list returns the result of a list method, or of a call of find_tools. client is nil for a legacy client.
 func (g *Group) list(ctx context.Context, m wire.Message, s storage.Session, client *sessions.Client) (json.RawMessage, error) {
-	if g.Search && m.Method == wire.MethodToolsList {
+	switch {
+	case m.Method == wire.MethodToolsCall:
+		return g.find(ctx, m, s)
+	case g.Search && m.Method == wire.MethodToolsList:
 		return searchTools(), nil
 	}
 	entries, missing, err := g.entriesFor(ctx, m.Method, s, client, true)

@@ -46,9 +46,9 @@ func (g *Group) Dispatch(ctx context.Context, kind string, m wire.Message) ([]se
 		return all, nil
 	case m.Method == wire.MethodListen:
 		return k.subscriptions(ctx, m)
-	case k.listing(m) != nil:
+	case k.answersList(m):
 		itself.Result = func(ctx context.Context, client sessions.Client) (json.RawMessage, error) {
-			result, err := k.listing(m)(ctx, modelOf(client.Init), &client)
+			result, err := k.list(ctx, m, modelOf(client.Init), &client)
 			if err != nil {
 				return nil, err
 			}
