@@ -176,7 +176,7 @@ func (r *reloader) retire() {
 			return
 		}
 		r.m.inside.Retire()
-		r.m.relay.Broadcast(frame.DrainFrame(0))
+		r.m.relay.Broadcast(frame.Encode(frame.Drain{}))
 	}
 }
 

@@ -3,7 +3,6 @@ package frame
 import (
 	"bytes"
 	"fmt"
-	"time"
 	"unicode/utf8"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -132,13 +131,6 @@ func Pieces(frame ...[]byte) (pieces [][]byte) {
 		pieces = append(pieces, joined)
 	}
 	return pieces
-}
-
-// DrainFrame returns the frame that asks a runner to open a new connection within a time, because this
-// program is about to be replaced. The runner chooses a random moment, so that not all runners connect
-// at once. The caller posts the frame to Conn of a [storage.Box].
-func DrainFrame(within time.Duration) []byte {
-	return Encode(Drain{In: within.Milliseconds()})
 }
 
 // Split splits a payload by lengths in bytes. It returns false unless they add up to

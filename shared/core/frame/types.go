@@ -282,7 +282,8 @@ func (h Halt) Within() time.Duration {
 // YieldAfter.
 type Yield struct{}
 
-// Drain asks the runner to open a new connection within a time.
+// Drain asks the runner to open a new connection within a time, because this program is about to be
+// replaced. The runner chooses a random moment, so that not all runners connect at once.
 type Drain struct {
 	In int64 `json:"in,omitempty"` // milliseconds
 }
