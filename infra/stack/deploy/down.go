@@ -164,24 +164,17 @@ func (p *program) lasting(ctx context.Context, s *stack) error {
 	}
 	if !p.purge {
 		p.say("Table, bucket and the secret of tickets are still there, with all sessions and workspaces. PURGE=1 deletes them too, and so do:")
+		for _, c := range commands {
+			p.say("  aws %s", strings.Join(c, " "))
+		}
+		return nil
 	}
-	var failed []error
-	if p.purge {
-		failed = append(failed, emptyBucket(ctx, p, bucket))
-	}
+	failed := emptyBucket(ctx, p, bucket)
 	for _, c := range commands {
-		if p.purge {
-			_, err := p.aws(ctx, c...)
-			failed = append(failed, err)
-			continue
-		}
-		line := "  aws"
-		for _, word := range c {
-			line += " " + word
-		}
-		p.say("%s", line)
+		_, err := p.aws(ctx, c...)
+		failed = errors.Join(failed, err)
 	}
-	return errors.Join(failed...)
+	return failed
 }
 
 // emptyBucket deletes all versions of all objects in a bucket, a thousand at a time. AWS deletes no

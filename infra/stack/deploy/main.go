@@ -74,8 +74,10 @@ func (p *program) run(ctx context.Context, section string, args []string) error 
 	if p.config, err = readSettings(string(text), section); err != nil {
 		return fmt.Errorf("samconfig.toml: %w", err)
 	}
-	if err := p.config.use(); err != nil {
-		return err
+	if region := p.config.region; region != "" { // for the aws command; sam reads samconfig.toml itself
+		if err := errors.Join(os.Setenv("AWS_REGION", region), os.Setenv("AWS_DEFAULT_REGION", region)); err != nil {
+			return err
+		}
 	}
 	if p.given, err = overrides(strings.Join(args[1:], " ")); err != nil {
 		return err

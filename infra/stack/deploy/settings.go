@@ -2,9 +2,7 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
-	"os"
 	"regexp"
 	"strings"
 
@@ -50,15 +48,6 @@ func readSettings(text, section string) (settings, error) {
 	}
 	s.params, err = overrides(d.Overrides)
 	return s, err
-}
-
-// use makes the aws command work in the region s.region, by variables in the environment. sam reads
-// the region from samconfig.toml itself.
-func (s settings) use() error {
-	if s.region == "" {
-		return nil
-	}
-	return errors.Join(os.Setenv("AWS_REGION", s.region), os.Setenv("AWS_DEFAULT_REGION", s.region))
 }
 
 // pair matches NAME=VALUE at the beginning of a text. The value is in quotes, as sam writes it, or has

@@ -73,10 +73,6 @@ func (p *program) existing(ctx context.Context) (*stack, error) {
 	return s, err
 }
 
-// reviewed reports whether the stack has only a change set that nobody has executed yet. The stack
-// has no resources, and was never deployed.
-func (s *stack) reviewed() bool { return s.Status == "REVIEW_IN_PROGRESS" }
-
 // whole reports whether the last change of the stack has succeeded, or was rolled back. Only such
 // a stack can be updated.
 func (s *stack) whole() bool {

@@ -59,12 +59,10 @@ func (p *program) up(ctx context.Context) error {
 	if image != "" {
 		params["RunnerImage"] = image
 	}
-	switch {
-	case fresh && image != "":
-		err = p.set(ctx, s, "RunnerImage", image)
-	case fresh:
-	default:
+	if !fresh {
 		err = p.plain(ctx, params)
+	} else if image != "" {
+		err = p.set(ctx, s, "RunnerImage", image)
 	}
 	if err != nil {
 		return err
@@ -87,7 +85,7 @@ func (p *program) up(ctx context.Context) error {
 // current returns the stack, nil if nothing is deployed yet.
 func (p *program) current(ctx context.Context) (*stack, error) {
 	s, err := p.describe(ctx)
-	if s != nil && s.reviewed() {
+	if s != nil && s.Status == "REVIEW_IN_PROGRESS" { // it has only a change set that nobody has executed
 		return nil, err
 	}
 	return s, err
@@ -204,10 +202,8 @@ func (p *program) image(ctx context.Context, s *stack, tag, arch string) (string
 // next prints the user's next steps, in order.
 func (p *program) next(s *stack) {
 	for _, name := range []string{"Endpoint", "WebSocketUrl", "FirstKey", "ClaudeCode", "McpJson", "PushServers", "ConsoleUrl", "OpenConsole", "DashboardUrl"} {
-		for _, o := range s.Outputs {
-			if o.OutputKey == name {
-				p.say("\n%s:\n  %s", o.Description, o.OutputValue)
-			}
+		if i := slices.IndexFunc(s.Outputs, func(o output) bool { return o.OutputKey == name }); i >= 0 {
+			p.say("\n%s:\n  %s", s.Outputs[i].Description, s.Outputs[i].OutputValue)
 		}
 	}
 }
