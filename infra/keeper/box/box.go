@@ -17,6 +17,7 @@ package box
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -456,10 +457,6 @@ func rightsOf(s Spec) *specs.LinuxCapabilities {
 
 // describe returns the OCI runtime specification of a box.
 func describe(s Spec) *specs.Spec {
-	dir := s.Dir
-	if dir == "" {
-		dir = "/"
-	}
 	args := s.Args
 	if s.Written != "" {
 		args = initArgs(s.Args, s.Env)
@@ -493,7 +490,7 @@ func describe(s Spec) *specs.Spec {
 		Version: specs.Version,
 		Root:    &specs.Root{Path: "/image", Readonly: s.ReadOnly},
 		Process: &specs.Process{
-			Args: args, Env: s.Env, Cwd: dir, Capabilities: rightsOf(s), Rlimits: limits,
+			Args: args, Env: s.Env, Cwd: cmp.Or(s.Dir, "/"), Capabilities: rightsOf(s), Rlimits: limits,
 			User: specs.User{UID: s.UID, GID: s.GID, AdditionalGids: s.Groups},
 		},
 		Hostname: id,

@@ -346,7 +346,7 @@ func attend(ctx context.Context, b *box.Box, memory, parent int) {
 func (o *options) spec(i *image.Image, args []string) (box.Spec, error) {
 	c := i.Config
 	s := box.Spec{
-		Image: i.File, ReadOnly: o.readOnly, Tmpfs: o.tmpfs, MemoryMB: o.memory, CPUs: o.cpus, Pids: o.pids, Dir: c.WorkingDir,
+		Image: i.File, ReadOnly: o.readOnly, Tmpfs: o.tmpfs, MemoryMB: o.memory, CPUs: o.cpus, Pids: o.pids, Dir: cmp.Or(o.dir, c.WorkingDir),
 		Stdio: [3]*os.File{os.Stdin, os.Stdout, os.Stderr},
 	}
 	if o.written != "" && !o.readOnly {
@@ -365,14 +365,7 @@ func (o *options) spec(i *image.Image, args []string) (box.Spec, error) {
 	if len(s.Args) == 0 {
 		return s, errors.New("the image has neither an entry point nor a command: give the command behind the image's name")
 	}
-	if o.dir != "" {
-		s.Dir = o.dir
-	}
-	who := c.User
-	if o.user != "" {
-		who = o.user
-	}
-	u, err := i.User(who)
+	u, err := i.User(cmp.Or(o.user, c.User))
 	if err != nil {
 		return s, err
 	}

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"strconv"
@@ -21,9 +22,7 @@ type User struct {
 func (i *Image) User(text string) (User, error) {
 	who, group, grouped := strings.Cut(text, ":")
 	u := User{Home: "/"}
-	if who == "" {
-		who = "0"
-	}
+	who = cmp.Or(who, "0")
 	system, err := erofs.Open(i.File)
 	if err != nil {
 		return u, err
