@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/resourceserver"
-	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // client is a client that is known in one of three ways. The operator has registered it,
@@ -285,11 +284,4 @@ func shorten(name string) string {
 		}
 	}
 	return strings.TrimSpace(name[:end])
-}
-
-func unless(code storage.Code, err error) error {
-	if errors.Is(err, code) {
-		return nil
-	}
-	return err
 }

@@ -170,8 +170,9 @@ func (d *documents) keep(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := d.store.SaveValue(ctx, storage.Value{Key: documentKey(id), Rev: k.rev, Data: data, Expires: k.until}); err != nil {
-		return unless(storage.Conflict, err) // a Conflict means that another instance has stored the document
+	_, err = d.store.SaveValue(ctx, storage.Value{Key: documentKey(id), Rev: k.rev, Data: data, Expires: k.until})
+	if err != nil && !errors.Is(err, storage.Conflict) { // a Conflict means that another instance has stored the document
+		return err
 	}
 	k.stored = true
 	d.remember(id, k)

@@ -219,5 +219,5 @@ func (b *Server) end(r *http.Request, id string, c credentials) error {
 		return unknownClient()
 	}
 	_, err = Revoke(r.Context(), b.store, id)
-	return unless(storage.NotFound, err)
+	return storage.IgnoreNotFound(err)
 }

@@ -104,7 +104,7 @@ func (v *Vault) exchange(ctx context.Context, p Provider, subject string) (token
 			form.Set(key, value)
 		}
 	}
-	t, err := v.ask(ctx, p, p.Token, form)
+	t, err := v.ask(ctx, p, form)
 	if refused, ok := errors.AsType[*denied](err); ok && !refused.ofSubject() {
 		return token{}, storage.Errorf(storage.Forbidden, "the identity provider does not give it to you: it says %s; ask who runs this endpoint", cmp.Or(refused.code, "nothing of the reason")).Because(refused)
 	}

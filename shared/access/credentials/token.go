@@ -26,7 +26,7 @@ type token struct {
 const maxAnswer = 64 << 10
 
 func (v *Vault) redeem(ctx context.Context, p Provider, code, verifier, redirect string) (token, error) {
-	return v.ask(ctx, p, p.Token, p.of(url.Values{
+	return v.ask(ctx, p, p.of(url.Values{
 		"grant_type": {"authorization_code"}, "code": {code}, "code_verifier": {verifier}, "redirect_uri": {redirect},
 	}))
 }
@@ -39,21 +39,17 @@ func (p Provider) of(form url.Values) url.Values {
 	return form
 }
 
-func (v *Vault) refresh(ctx context.Context, p Provider, refresh string) (token, error) {
-	return v.ask(ctx, p, p.Token, p.of(url.Values{"grant_type": {"refresh_token"}, "refresh_token": {refresh}}))
-}
-
-// ask sends a form to a token endpoint. No error repeats anything that was sent.
+// ask sends a form to the token endpoint of a third party. No error repeats anything that was sent.
 //
 // Errors: Unauthenticated if the third party refuses, Unavailable otherwise.
-func (v *Vault) ask(ctx context.Context, p Provider, at string, form url.Values) (token, error) {
+func (v *Vault) ask(ctx context.Context, p Provider, form url.Values) (token, error) {
 	if p.Auth != "basic" {
 		form.Set("client_id", p.ClientID)
 		if p.ClientSecret != "" {
 			form.Set("client_secret", p.ClientSecret)
 		}
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, at, strings.NewReader(form.Encode()))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, p.Token, strings.NewReader(form.Encode()))
 	if err != nil {
 		return token{}, storage.Errorf(storage.Unavailable, "the token endpoint cannot be asked").Because(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -168,7 +169,7 @@ func (v *Vault) refreshing(p Provider) renewal {
 			return nil, nil
 		}
 		return func(ctx context.Context) (token, error) {
-			t, err := v.refresh(ctx, p, h.Refresh)
+			t, err := v.ask(ctx, p, p.of(url.Values{"grant_type": {"refresh_token"}, "refresh_token": {h.Refresh}}))
 			t.Refresh = cmp.Or(t.Refresh, h.Refresh)
 			return t, err
 		}, nil

@@ -60,8 +60,10 @@ func postStreamable(x *exchange) error {
 // messages does the checks of a POST that come before its messages are known, and reads the
 // messages.
 func (x *exchange) messages() (msgs []wire.Message, batch bool, err error) {
-	if err := x.accept(); err != nil {
-		return nil, false, err
+	// MCP wants the client to take event streams, too. For a client that takes only JSON, the response is
+	// held until the answer.
+	if !accepts(x.r.Header.Values("Accept"), wire.MediaJSON) {
+		return nil, false, notAcceptable(wire.MediaJSON, wire.MediaSSE)
 	}
 	if err := x.contentType(); err != nil {
 		return nil, false, err

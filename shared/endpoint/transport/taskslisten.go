@@ -97,7 +97,10 @@ func (h listening) to(common *sessions.Call) error {
 		case got.of == nil:
 			err = h.common(got.events)
 		default:
-			if err = h.progress(got.of, got.events); got.of.task.Ended() {
+			for _, e := range got.events {
+				got.of.task.Take(e)
+			}
+			if err = h.tell(got.of); got.of.task.Ended() {
 				open--
 			}
 		}
@@ -140,13 +143,6 @@ func (h listening) common(events []storage.Event) error {
 		}
 	}
 	return nil
-}
-
-func (h listening) progress(w *watched, events []storage.Event) error {
-	for _, e := range events {
-		w.task.Take(e)
-	}
-	return h.tell(w)
 }
 
 // tell sends the client the state of a task, if the client does not know it yet.

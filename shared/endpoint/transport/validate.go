@@ -28,7 +28,7 @@ import (
 //	authentication                          401 -32000
 //	right to use the server                 403 -32000
 //	server                                  404 -32000
-//	Accept                                  406 -32000  accept
+//	Accept                                  406 -32000  exchange.messages
 //	Content-Type                            415 -32000  contentType
 //	size of the body                        413 -32600  body
 //	JSON                                    400 -32700  wire.ParseBody
@@ -41,16 +41,6 @@ import (
 //	no session id                           400 -32000  sessionID
 //	too many messages, or ids too long      413 -32600  sessions.Manager
 //	no such session                         404 -32001
-
-// accept checks that the client of a POST takes JSON. MCP wants the client to take event streams,
-// too. For a client that takes only JSON, the response is held until the answer. A request
-// without Accept is refused.
-func (x *exchange) accept() error {
-	if !accepts(x.r.Header.Values("Accept"), wire.MediaJSON) {
-		return notAcceptable(wire.MediaJSON, wire.MediaSSE)
-	}
-	return nil
-}
 
 func takesStreams(x *exchange) bool { return accepts(x.r.Header.Values("Accept"), wire.MediaSSE) }
 

@@ -28,7 +28,6 @@ func (x *exchange) pinned() (serversfile.Server, *storage.Pin, error) {
 	switch pin := s.Pin(); {
 	case err != nil:
 		return s, nil, err
-
 	case pin == nil:
 		return s, nil, storage.Errorf(storage.NotFound, "the tools of server %q are not held: clients see what it lists. Set \"tools\": {\"pin\": true} in its x-dormouse", s.Name)
 	default:
