@@ -21,14 +21,11 @@ import (
 // scriptsSetting is the setting by which an operator allows packages to execute code.
 const scriptsSetting = "x-dormouse.box.install_scripts: true"
 
-// errNoSandbox is the error of a Provisioner without Config.Confine.
-var errNoSandbox = errors.New("there is no sandbox to run the code of packages in")
-
 // confined runs a command in a sandbox that allows only what w says. The command gets those variables
 // of its environment that contain no secrets, and the variables in more.
 func (s *provisioning) confined(ctx context.Context, w Workshop, c command, more ...string) ([]byte, error) {
 	if s.cfg.Confine == nil {
-		return nil, errNoSandbox
+		return nil, errors.New("there is no sandbox to run the code of packages in")
 	}
 	w.Read = slices.DeleteFunc(w.Read, func(path string) bool { return path == "" })
 	inside, err := s.cfg.Confine(w)

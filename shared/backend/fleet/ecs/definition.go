@@ -72,8 +72,6 @@ func fargate() []sizes {
 	}
 }
 
-func architectures() map[string]string { return map[string]string{"arm64": "ARM64", "amd64": "X86_64"} }
-
 // definition returns the task definition for a task. The name of its family has a digest of
 // its contents: equal definitions share a name, and a changed one gets another. The
 // definition must hold nothing that belongs to a single task.
@@ -109,7 +107,7 @@ func (f *Fleet) definition(t fleet.Task) (definition, error) {
 	def := definition{
 		Compatible: []string{"FARGATE"}, NetworkMode: "awsvpc", CPU: strconv.Itoa(units), Memory: strconv.Itoa(size.MemoryMB),
 		ExecutionRole: f.cfg.ExecutionRole, Containers: []contents{runner, first}, Volumes: []named{{volume}}, own: shape.Image != "",
-		Platform: map[string]string{"cpuArchitecture": architectures()[f.cfg.Arch], "operatingSystemFamily": "LINUX"},
+		Platform: map[string]string{"cpuArchitecture": map[string]string{"arm64": "ARM64", "amd64": "X86_64"}[f.cfg.Arch], "operatingSystemFamily": "LINUX"},
 	}
 	encoded, err := json.Marshal(def)
 	if err != nil {
