@@ -2,6 +2,7 @@ package serversedit
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,35 +13,28 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
-// published is an object in a server.json, the format of the official MCP registry. The methods use
-// the first of several keys that exists, because the schema has renamed some over time.
+// published is an object in a server.json, the format of the official MCP registry.
 type published map[string]any
 
-func (p published) word(keys ...string) string {
-	for _, key := range keys {
-		switch v := p[key].(type) {
-		case string:
-			return v
-		case json.Number:
-			return v.String()
-		}
+func (p published) word(key string) string {
+	switch v := p[key].(type) {
+	case string:
+		return v
+	case json.Number:
+		return v.String()
 	}
 	return ""
 }
 
 func (p published) yes(key string) bool { return p[key] == true }
 
-func (p published) list(keys ...string) (all []published) {
-	for _, key := range keys {
-		if items, ok := p[key].([]any); ok {
-			for _, item := range items {
-				o, _ := item.(map[string]any)
-				all = append(all, o)
-			}
-			return all
-		}
+func (p published) list(key string) (all []published) {
+	items, _ := p[key].([]any)
+	for _, item := range items {
+		o, _ := item.(map[string]any)
+		all = append(all, o)
 	}
-	return nil
+	return all
 }
 
 func (p published) variables() map[string]published {
@@ -94,7 +88,7 @@ func Published(text []byte, getenv serversfile.Getenv) (name string, e Entry, er
 	var others []string
 	var bundle *BundleError
 	for _, p := range server.list("packages") {
-		kind, identifier := p.word("registryType", "registry_type", "registry_name"), p.word("identifier", "name")
+		kind, identifier := p.word("registryType"), p.word("identifier")
 		transport, _ := p["transport"].(map[string]any)
 		switch way := published(transport).word("type"); {
 		case way != "" && way != "stdio":
@@ -102,7 +96,7 @@ func Published(text []byte, getenv serversfile.Getenv) (name string, e Entry, er
 		case identifier == "":
 			others = append(others, kind+" without an identifier")
 		case kind == "mcpb" && bundle == nil:
-			bundle = &BundleError{identifier, p.word("fileSha256", "file_sha256")}
+			bundle = &BundleError{identifier, p.word("fileSha256")}
 		case kind != "npm" && kind != "pypi" && kind != "oci":
 			others = append(others, kind)
 		case p.foreign(kind):
@@ -118,7 +112,7 @@ func Published(text []byte, getenv serversfile.Getenv) (name string, e Entry, er
 		if e.URL = r.word("url"); e.URL == "" {
 			continue
 		}
-		e.Type = r.word("type", "transport_type")
+		e.Type = r.word("type")
 		for _, h := range r.list("headers") {
 			header := h.word("name")
 			if value, ok := h.given(strings.ReplaceAll(header, "-", "_"), getenv); ok && header != "" {
@@ -137,13 +131,13 @@ func Published(text []byte, getenv serversfile.Getenv) (name string, e Entry, er
 // might find a different package of the same name.
 func (p published) foreign(kind string) bool {
 	usual := map[string]string{"npm": "https://registry.npmjs.org", "pypi": "https://pypi.org"}[kind]
-	base := strings.TrimSuffix(p.word("registryBaseUrl", "registry_base_url"), "/")
+	base := strings.TrimSuffix(p.word("registryBaseUrl"), "/")
 	return usual != "" && base != "" && base != usual
 }
 
 // start returns the entry that starts a package.
 func (p published) start(kind, spec string, getenv serversfile.Getenv) (e Entry) {
-	for _, v := range p.list("environmentVariables", "environment_variables") {
+	for _, v := range p.list("environmentVariables") {
 		name := v.word("name")
 		value, ok := v.given(name, getenv)
 		if name == "" || !ok {
@@ -158,7 +152,7 @@ func (p published) start(kind, spec string, getenv serversfile.Getenv) (e Entry)
 			e.Hide(name)
 		}
 	}
-	runtime := words(p.list("runtimeArguments", "runtime_arguments"), getenv)
+	runtime := words(p.list("runtimeArguments"), getenv)
 	version := p.word("version")
 	if version == "latest" {
 		version = ""
@@ -166,7 +160,7 @@ func (p published) start(kind, spec string, getenv serversfile.Getenv) (e Entry)
 	switch kind {
 	case "npm", "pypi":
 		e.Command = map[string]string{"npm": "npx", "pypi": "uvx"}[kind]
-		if hint := p.word("runtimeHint", "runtime_hint"); hint != "" {
+		if hint := p.word("runtimeHint"); hint != "" {
 			e.Command = hint
 		}
 		if e.Command == "npx" && !slices.Contains(runtime, "-y") && !slices.Contains(runtime, "--yes") {
@@ -186,7 +180,7 @@ func (p published) start(kind, spec string, getenv serversfile.Getenv) (e Entry)
 			spec += ":" + version
 		}
 	}
-	e.Args = append(append(e.Args, spec), words(p.list("packageArguments", "package_arguments"), getenv)...)
+	e.Args = append(append(e.Args, spec), words(p.list("packageArguments"), getenv)...)
 	return e
 }
 
@@ -204,7 +198,7 @@ func words(all []published, getenv serversfile.Getenv) (args []string) {
 			args = append(args, name)
 			continue
 		}
-		value, ok := a.given(serversfile.InputVariable(a.word("valueHint", "value_hint", "name")), getenv)
+		value, ok := a.given(serversfile.InputVariable(cmp.Or(a.word("valueHint"), a.word("name"))), getenv)
 		if !ok {
 			continue
 		}

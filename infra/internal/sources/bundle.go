@@ -177,7 +177,7 @@ func read(text []byte) (*Bundle, error) {
 	if m.Name == "" || !slices.Contains([]string{"node", "python", "binary", "uv"}, m.Server.Type) || !filepath.IsLocal(filepath.FromSlash(m.Server.Entry)) {
 		return nil, errors.New("manifest.json: it must have a name, server.type (node, python, binary or uv), and server.entry_point within the bundle")
 	}
-	if on := platform(); m.Compatibility.Platforms != nil && !slices.Contains(m.Compatibility.Platforms, on) {
+	if on := runtime.GOOS; m.Compatibility.Platforms != nil && !slices.Contains(m.Compatibility.Platforms, on) {
 		return nil, fmt.Errorf("the bundle is for %s, and not for %s", strings.Join(m.Compatibility.Platforms, ", "), on)
 	}
 	b := &Bundle{Name: short(m.Name), Version: m.Version, manifest: m}
@@ -191,9 +191,6 @@ func read(text []byte) (*Bundle, error) {
 	}
 	return b, nil
 }
-
-// platform returns the name of this system in manifests.
-func platform() string { return runtime.GOOS }
 
 // places replaces variables of manifests that stand for a folder of the user, such as ${DESKTOP},
 // or for a separator, such as ${/}.
@@ -257,7 +254,7 @@ func (b *Bundle) Entry(dir string, values map[string][]string) (e serversedit.En
 	switch {
 	case m.Server.Start != nil && m.Server.Start.Command != "":
 		s = *m.Server.Start
-		if own, ok := s.Platforms[platform()]; ok {
+		if own, ok := s.Platforms[runtime.GOOS]; ok {
 			if own.Command != "" {
 				s.Command = own.Command
 			}

@@ -2,6 +2,7 @@ package sources
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -35,8 +36,7 @@ func isProject(dir string) bool {
 }
 
 // Find finds out how to start the server in a folder. dir is absolute. It looks for package.json,
-// then for pyproject.toml or requirements.txt, then for go.mod, and then for a single program in
-// bin.
+// then for pyproject.toml or requirements.txt, and then for go.mod.
 func Find(dir string) (p Project, err error) {
 	has := func(name string) bool { return isFile(filepath.Join(dir, name)) }
 	switch {
@@ -47,7 +47,7 @@ func Find(dir string) (p Project, err error) {
 	case has("go.mod"):
 		p, err = ofGo(dir)
 	default:
-		p, err = ofBin(dir)
+		err = errors.New("it has no package.json, pyproject.toml, requirements.txt or go.mod")
 	}
 	if p.Name == "" {
 		p.Name = short(filepath.Base(dir))
@@ -220,21 +220,6 @@ func (p *Project) Compiled(path string) {
 		p.Build = append(p.Build, []string{"go", "build", "-o", path, p.Entry.Args[1]})
 		p.Entry.Command, p.Entry.Args = path, nil
 	}
-}
-
-func ofBin(dir string) (p Project, err error) {
-	var all []string
-	files, err := os.ReadDir(filepath.Join(dir, "bin"))
-	for _, f := range files {
-		if info, err := f.Info(); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
-			all = append(all, filepath.Join(dir, "bin", f.Name()))
-		}
-	}
-	if err != nil || len(all) != 1 {
-		return p, fmt.Errorf("it has no package.json, pyproject.toml, requirements.txt or go.mod, and not one program in bin")
-	}
-	p.Entry = atPlace(dir, all[0])
-	return p, nil
 }
 
 func isFile(path string) bool {
