@@ -162,7 +162,7 @@ func ofOwn() map[string][]string {
 		"shared/backend/fleet/ecs.(*Fleet).list":                  ofECS()["ListTasks"],
 		"shared/backend/fleet/ecs.(*Fleet).Tasks":                 ofECS()["DescribeTasks"],
 		"shared/backend/fleet/ecs.(*Fleet).Stop":                  ofECS()["StopTask"],
-		"shared/backend/relayserver.(*Connections).send":          {"execute-api:ManageConnections"},
+		"shared/backend/relayserver.(*Connections).ask":           {"execute-api:ManageConnections"},
 		"shared/backend/fleet/lambda.(*Fleet).invoke":             {"lambda:InvokeFunction"},
 		"shared/backend/native/eventbridge.(*Scheduler).Schedule": {"scheduler:CreateSchedule", "iam:PassRole"}, // PassRole is for the schedules' role
 		"shared/backend/native/eventbridge.(*Scheduler).Cancel":   {"scheduler:DeleteSchedule"},
