@@ -22,9 +22,6 @@ const (
 	unseen = 150 * time.Millisecond
 	// redraw is the time between two updates of the terminal.
 	redraw = 100 * time.Millisecond
-	// reminder is the time after which a line is repeated, if the output is no terminal and the
-	// phase is still the same.
-	reminder = 10 * time.Second
 )
 
 // waits shows what a command waits for: a line for each server, with its phase and the time so
@@ -48,7 +45,6 @@ type wait struct {
 	name, phase string
 	took        time.Duration // how long this wait took; 0 while it goes on
 	said        string        // the phase in the last line, if the output is no terminal
-	at          time.Time     // when that line was written
 }
 
 // waits begins to show what the command waits for. The caller must call end.
@@ -166,21 +162,19 @@ func (w *waits) draw() {
 	_, _ = w.out.Write(out)
 }
 
-// lines writes a line for each server whose phase is new, or was last written ten seconds ago.
+// lines writes a line for each server whose phase is new.
 func (w *waits) lines() {
 	for i := range w.rows {
 		r := &w.rows[i]
 		switch {
-		case r.phase != r.said && r.took > 0:
-			_, _ = fmt.Fprintf(w.out, "%s: %s, %s\n", r.name, r.phase, seconds(r.took))
-		case r.phase != r.said:
-			_, _ = fmt.Fprintf(w.out, "%s: %s\n", r.name, r.phase)
-		case r.took == 0 && time.Since(r.at) >= reminder:
-			_, _ = fmt.Fprintf(w.out, "%s: %s … %s\n", r.name, r.phase, seconds(time.Since(w.begun)))
-		default:
+		case r.phase == r.said:
 			continue
+		case r.took > 0:
+			_, _ = fmt.Fprintf(w.out, "%s: %s, %s\n", r.name, r.phase, seconds(r.took))
+		default:
+			_, _ = fmt.Fprintf(w.out, "%s: %s\n", r.name, r.phase)
 		}
-		r.said, r.at = r.phase, time.Now()
+		r.said = r.phase
 	}
 }
 
