@@ -91,7 +91,7 @@ func (l *Logs) search(ctx context.Context, text string, groups []string, since t
 		return found{}, storage.Errorf(storage.Invalid, "a search costs what it reads, so it goes back 31 days at most; ask for a shorter time")
 	}
 	var begun struct{ QueryID string }
-	err := l.ask(ctx, "StartQuery", map[string]any{
+	err := l.ask(ctx, "Logs_20140328.StartQuery", map[string]any{
 		"logGroupNames": groups, "startTime": since.Unix(), "endTime": now.Unix(), "limit": limit, "queryString": text,
 	}, &begun)
 	if err != nil {
@@ -106,7 +106,7 @@ func (l *Logs) search(ctx context.Context, text string, groups []string, since t
 	}()
 	for {
 		var f found
-		err := l.ask(ctx, "GetQueryResults", id, &f)
+		err := l.ask(ctx, "Logs_20140328.GetQueryResults", id, &f)
 		over = err == nil && f.Status != "Scheduled" && f.Status != "Running"
 		switch {
 		case err != nil:
@@ -217,7 +217,7 @@ func (l *Logs) stop(ctx context.Context, id map[string]any) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	var stopped struct{ Success bool }
-	_ = l.ask(ctx, "StopQuery", id, &stopped)
+	_ = l.ask(ctx, "Logs_20140328.StopQuery", id, &stopped)
 }
 
 // ask sends a request to CloudWatch Logs. The code of an error is Unavailable.
@@ -226,7 +226,7 @@ func (l *Logs) ask(ctx context.Context, operation string, request map[string]any
 	if err != nil {
 		return err
 	}
-	a, err := l.Service.JSON(ctx, "Logs_20140328."+operation, body, maxAnswer)
+	a, err := l.Service.JSON(ctx, operation, body, maxAnswer)
 	switch {
 	case err != nil:
 		return storage.Errorf(storage.Unavailable, "CloudWatch Logs did not answer; try again").Because(err)
