@@ -52,7 +52,7 @@ func (r *reader) entries(root node) ([]member, bool) {
 	}
 	m, ok := root.get("mcpServers")
 	if !ok {
-		r.fail(root.at, `no "mcpServers" in the file: write {"mcpServers": {"name": {"command": "…"}}}; %s`, r.source.copies())
+		r.otherForm(root)
 		return nil, false
 	}
 	r.each(root, func(m member) {
@@ -63,9 +63,36 @@ func (r *reader) entries(root node) ([]member, bool) {
 	return m.value.members, r.want(m.value, object, "mcpServers")
 }
 
-// copies says what to do with a file of another MCP client, such as VS Code or Codex.
+// otherForm complains about a file that has no mcpServers. The file may belong to an MCP client, such as
+// VS Code.
+func (r *reader) otherForm(root node) {
+	for _, m := range root.members {
+		if suggest.Of(m.name, []string{"mcpServers"}, 2) != "" {
+			r.fail(m.at, `no servers in the file: unknown key %q: did you mean "mcpServers"?`, m.name)
+			return
+		}
+	}
+	if len(root.members) == 0 {
+		r.fail(root.at, `no "mcpServers" in the file: write {"mcpServers": {"name": {"command": "…"}}}`)
+		return
+	}
+	r.fail(root.at, `no "mcpServers" in the file: if it is of another client, %s`, r.source.copies())
+}
+
+// copies says how to import a client's file into a servers file.
 func (s source) copies() string {
-	return "if it is of another client, copy its servers into a new servers.json with dormouse import " + s.file
+	word := func(path string) string { // quotes a path for a shell
+		if !strings.ContainsAny(path, " '\"\\$`&;()<>|*?#~") {
+			return path
+		}
+		return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
+	}
+	const ours = "servers.json"
+	if filepath.Base(s.file) != ours {
+		return fmt.Sprintf("copy its servers into %s with dormouse import %s", ours, word(s.file))
+	}
+	to, from := word(s.file), word(filepath.Join(filepath.Dir(s.file), "servers.before.json"))
+	return fmt.Sprintf("copy its servers with mv %s %s && dormouse import %s --servers %s", to, from, from, to)
 }
 
 // IsTOML reports whether a file is TOML, as that of Codex. The ending of its name decides. If the
@@ -92,6 +119,9 @@ func IsTOML(data []byte, file string) bool {
 // unknown keys belong to MCP clients, and have no effect.
 func (r *reader) unknown(m member, what string, n node, known []string) (meant string) {
 	near := suggest.Of(m.name, known, 1+len(m.name)/6)
+	if m.name == "cmd" && near == "cwd" {
+		near = "command"
+	}
 	_, there := n.get(near)
 	place := r.place(m.name, what == "")
 	of, section, _ := strings.Cut(what, ": ")

@@ -79,9 +79,10 @@ func readOut(c *serversfile.File, warnings []serversfile.Warning) string {
 
 func TestAFileOfAnotherFormSaysWhatToType(t *testing.T) {
 	for file, test := range map[string]struct{ text, want string }{
-		"/p/.vscode/mcp.json":   {`{"inputs": [], "servers": {"x": {"command": "a"}}}`, `1:1: no "mcpServers" in the file: write {"mcpServers": {"name": {"command": "…"}}}; if it is of another client, copy its servers into a new servers.json with dormouse import /p/.vscode/mcp.json`},
-		"/my zed/settings.json": {"{\n\"context_servers\": {}}", `1:1: no "mcpServers" in the file: write {"mcpServers": {"name": {"command": "…"}}}; if it is of another client, copy its servers into a new servers.json with dormouse import /my zed/settings.json`},
-		"/p/config":             {"# Codex\n[mcp_servers.x]\n", `1:1: the file is TOML: if it is of another client, copy its servers into a new servers.json with dormouse import /p/config`},
+		"/p/.vscode/mcp.json":   {`{"inputs": [], "servers": {"x": {"command": "a"}}}`, `1:1: no "mcpServers" in the file: if it is of another client, copy its servers into servers.json with dormouse import /p/.vscode/mcp.json`},
+		"/my zed/settings.json": {"{\n\"context_servers\": {}}", `1:1: no "mcpServers" in the file: if it is of another client, copy its servers into servers.json with dormouse import '/my zed/settings.json'`},
+		"/p/servers.json":       {`{"x": {"command": "a"}}`, `1:1: no "mcpServers" in the file: if it is of another client, copy its servers with mv /p/servers.json /p/servers.before.json && dormouse import /p/servers.before.json --servers /p/servers.json`},
+		"/p/config":             {"# Codex\n[mcp_servers.x]\n", `1:1: the file is TOML: if it is of another client, copy its servers into servers.json with dormouse import /p/config`},
 	} {
 		t.Run(file, func(t *testing.T) {
 			_, _, err := serversfile.Parse([]byte(test.text), file, nil)

@@ -1,6 +1,7 @@
 package serversfile
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -26,7 +27,7 @@ func (s source) json() (hujson.Value, *remark) {
 		i, rest = i+n, rest[n:]
 	}
 	if IsTOML(s.data, s.file) {
-		return hujson.Value{}, &remark{text: "the file is TOML: " + s.copies()}
+		return hujson.Value{}, &remark{text: "the file is TOML: if it is of another client, " + s.copies()}
 	}
 	if at := s.tooDeep(); at >= 0 {
 		return hujson.Value{}, &remark{at: at, text: "not JSON that a servers file has: too many brackets lie in one another"}
@@ -93,6 +94,7 @@ func (s source) explain(v hujson.Value, err error) *remark {
 	at := s.offset(line, column)
 	what := err.Error()
 	what = what[strings.LastIndex(what, ": ")+2:]
+	rest := s.data[at:]
 	switch {
 	case strings.Contains(err.Error(), "parsing comment"):
 		return &remark{at: at, text: "the comment has no end: write */ behind it"}
@@ -100,6 +102,14 @@ func (s source) explain(v hujson.Value, err error) *remark {
 		return &remark{at: len(s.data), text: `the file is empty: write {"mcpServers": {}}`}
 	case at >= len(s.data) || strings.Contains(what, "EOF"):
 		return &remark{at: len(s.data), text: "not JSON: the file ends before its last value does"}
+	case rest[0] == '#':
+		return &remark{at: at, text: "a comment begins with //: change or remove it"}
+	case rest[0] == '\'', bytes.HasPrefix(rest, []byte("“")), bytes.HasPrefix(rest, []byte("”")):
+		return &remark{at: at, text: `strings stand in double quotes: "…"`}
+	case strings.Contains(what, "after top-level value"):
+		return &remark{at: at, text: "text after the end of the JSON document: remove it"}
+	case bytes.HasPrefix(rest, []byte(`"`)) && strings.Contains(err.Error(), "invalid literal"):
+		return &remark{at: at, text: `not JSON: the string holds a line break, or a \ with a wrong letter behind it`}
 	case strings.Contains(err.Error(), "invalid literal"):
 		return &remark{at: at, text: `not JSON: write text in double quotes, a number, true, false or null`}
 	case strings.Contains(what, "expecting ','"):

@@ -16,15 +16,17 @@ func TestWrongFileSaysWhereAndWhy(t *testing.T) {
 	for _, c := range []struct{ name, file, want string }{
 		// The syntax.
 		{"empty", "", `f:1:1: the file is empty: write {"mcpServers": {}}`},
+		{"hash comment", "# hosts\n{}", `f:1:1: a comment begins with //: change or remove it`},
 		{"comment without an end", "{\n /* \"mcpServers\": {}}", `f:2:2: the comment has no end: write */ behind it`},
 		{"comma behind a name", `{"mcpServers": {"x":, }}`, `f:1:21: not JSON: invalid character ',' at start of value`},
-		{"single quotes", `{'mcpServers': {}}`, `f:1:2: not JSON: invalid character '\'' at start of value`},
+		{"single quotes", `{'mcpServers': {}}`, `f:1:2: strings stand in double quotes: "…"`},
+		{"curly quotes", `{“mcpServers”: {}}`, `f:1:2: strings stand in double quotes: "…"`},
 		{"missing comma", `{"mcpServers": {} "b": 1}`, `f:1:19: not JSON: a comma is missing before this`},
-		{"two documents", "{\"mcpServers\": {}}\n {}", `f:2:2: not JSON: invalid character '{' after top-level value`},
+		{"two documents", "{\"mcpServers\": {}}\n {}", `f:2:2: text after the end of the JSON document: remove it`},
 		{"UTF-16", "\xff\xfe{\x00}\x00", `f:1:1: not UTF-8: save the file as UTF-8`},
 
 		// The top.
-		{"mistyped servers", `{"mcpServer": {}}`, `f:1:1: no "mcpServers" in the file: write {"mcpServers": {"name": {"command": "…"}}}; if it is of another client, copy its servers into a new servers.json with dormouse import f`},
+		{"mistyped servers", `{"mcpServer": {}}`, `f:1:2: no servers in the file: unknown key "mcpServer": did you mean "mcpServers"?`},
 		{"duplicate server", "{\"mcpServers\": {\"x\": {\"command\": \"a\"},\n \"x\": {\"command\": \"a\"}}}", `f:2:2: duplicate key "x": it is already on line 1`},
 
 		{"duplicate top key", "{\"mcpServers\": {},\n\"mcpServers\": {}}", `f:2:1: duplicate key "mcpServers": it is already on line 1`},
@@ -38,6 +40,7 @@ func TestWrongFileSaysWhereAndWhy(t *testing.T) {
 		{"args of lists", server(`"command": "npx", "args": ["-p", [80]]`), `f:2:40: server "x": args[1] must be a string, not an array`},
 		{"env name", server(`"command": "npx", "env": {"A=B": ""}`), `f:2:33: server "x": env: "A=B" cannot be the name of a variable`},
 		{"mistyped key", server(`"comand": "npx"`), `f:2:7: server "x": unknown key "comand": did you mean "command"?`},
+		{"cmd", server(`"cmd": "npx"`), `f:2:7: server "x": unknown key "cmd": did you mean "command"?`},
 		{"key of the box", server(`"command": "a", "x-dormouse": {"profile": "default"}`), place(38) + `unknown key "profile" under x-dormouse: move it under x-dormouse.box of the server`},
 		{"key of a server", `{"mcpServers": {}, "x-dormouse": {"box": {}}}`, `f:1:35: the file: unknown key "box" under x-dormouse: move it under x-dormouse of the server`},
 		{"key of the file", server(`"command": "a", "x-dormouse": {"limits": {}}`), place(38) + `unknown key "limits" under x-dormouse: move it under x-dormouse beside mcpServers`},
