@@ -111,23 +111,24 @@ func (c *addCommand) Run(t *terminal) error {
 		return err
 	}
 	ready, err := c.begin(ctx, t, f)
-	switch {
-	case errors.Is(err, errNotTaken):
-		f.env.sayKept(t.out, c.Name)
-		_, _ = fmt.Fprintf(t.out, "added %s to %s\n", c.Name, f.name())
-		return err
-	case c.NoStart && errors.As(err, new(notServed)):
-		f.env.sayKept(t.out, c.Name)
-		return fmt.Errorf("added %s to %s, but it is not served: %w", c.Name, f.name(), err)
-	case err != nil:
+	unserved := c.NoStart && errors.As(err, new(notServed))
+	if err != nil && !unserved && !errors.Is(err, errNotTaken) {
 		f.undo()
 		c.unmake()
 		_ = takenAtOnce(c.Data, []string{c.Name}) // on an error, dormouse run finds the change by itself soon
 		return c.mended(err)
-	case c.OAuth || c.NoStart:
-		return nil
 	}
 	f.env.sayKept(t.out, c.Name)
+	switch {
+	case unserved:
+		return fmt.Errorf("added %s to %s, but it is not served: %w", c.Name, f.name(), err)
+	case err != nil || c.OAuth || c.NoStart:
+		_, _ = fmt.Fprintf(t.out, "added %s to %s\n", c.Name, f.name())
+		if c.OAuth {
+			_, _ = fmt.Fprintf(t.out, "users connect it at %s/connect?server=%s, or where their first call sends them\n", strings.TrimSuffix(c.PublicURL, "/"), url.QueryEscape(c.Name))
+		}
+		return err
+	}
 	what := strings.TrimSpace(c.Name + " " + cmp.Or(version, ready.version))
 	if ready.warning != "" {
 		_, _ = fmt.Fprintf(t.err, "%s: %s\n", c.Name, ready.warning)
@@ -150,17 +151,13 @@ func (c *addCommand) begin(ctx context.Context, t *terminal, f *edited) (ready r
 		return ready, notServed{why, lackOf(file, c.Name)}
 	}
 	if c.OAuth {
-		f.env.sayKept(t.out, c.Name)
-		_, err := fmt.Fprintf(t.out, "added %s to %s\nusers connect it at %s/connect?server=%s, or where their first call sends them\n", c.Name, f.name(), strings.TrimSuffix(c.PublicURL, "/"), url.QueryEscape(c.Name))
-		return ready, err
+		return ready, nil
 	}
 	if c.NoStart {
 		if err := takenAtOnce(c.Data, []string{c.Name}); err != nil {
 			_, _ = fmt.Fprintln(t.err, err)
 		}
-		f.env.sayKept(t.out, c.Name)
-		_, err := fmt.Fprintf(t.out, "added %s to %s\n", c.Name, f.name())
-		return ready, err
+		return ready, nil
 	}
 	w := t.waits("starting", c.Name)
 	all, err := t.prepare(ctx, preparation{servers: f.path, data: c.Data, names: []string{c.Name}, shows: w})
