@@ -41,6 +41,7 @@ type addCommand struct {
 	fileFlag
 
 	remote string         // URL of a remote server; "" if the server is not remote
+	named  bool           // the user has given a name
 	word   string         // the one word that stands for a server, as typed, such as npx://PACKAGE; "" if the user gave a command or --json
 	source sources.Source // parsed from word
 	hash   string         // SHA-256 that a server.json gives for its bundle; "" for none
@@ -111,24 +112,23 @@ func (c *addCommand) Run(t *terminal) error {
 		return err
 	}
 	ready, err := c.begin(ctx, t, f)
-	unserved := c.NoStart && errors.As(err, new(notServed))
-	if err != nil && !unserved && !errors.Is(err, errNotTaken) {
+	switch {
+	case errors.Is(err, errNotTaken):
+		f.env.sayKept(t.out, c.Name)
+		_, _ = fmt.Fprintf(t.out, "added %s to %s\n", c.Name, f.name())
+		return err
+	case c.NoStart && errors.As(err, new(notServed)):
+		f.env.sayKept(t.out, c.Name)
+		return fmt.Errorf("added %s to %s, but it is not served: %w", c.Name, f.name(), err)
+	case err != nil:
 		f.undo()
 		c.unmake()
 		_ = takenAtOnce(c.Data, []string{c.Name}) // on an error, dormouse run finds the change by itself soon
 		return c.mended(err)
+	case c.OAuth || c.NoStart:
+		return nil
 	}
 	f.env.sayKept(t.out, c.Name)
-	switch {
-	case unserved:
-		return fmt.Errorf("added %s to %s, but it is not served: %w", c.Name, f.name(), err)
-	case err != nil || c.OAuth || c.NoStart:
-		_, _ = fmt.Fprintf(t.out, "added %s to %s\n", c.Name, f.name())
-		if c.OAuth {
-			_, _ = fmt.Fprintf(t.out, "users connect it at %s/connect?server=%s, or where their first call sends them\n", strings.TrimSuffix(c.PublicURL, "/"), url.QueryEscape(c.Name))
-		}
-		return err
-	}
 	what := strings.TrimSpace(c.Name + " " + cmp.Or(version, ready.version))
 	if ready.warning != "" {
 		_, _ = fmt.Fprintf(t.err, "%s: %s\n", c.Name, ready.warning)
@@ -138,7 +138,7 @@ func (c *addCommand) Run(t *terminal) error {
 }
 
 // begin starts the new server once, unless --oauth or --no-start is set. The servers file must be
-// saved.
+// saved. If the start fails because a variable is missing, begin asks the user for it and tries again.
 func (c *addCommand) begin(ctx context.Context, t *terminal, f *edited) (ready readiness, err error) {
 	if _, err := t.fill(asked{servers: f.path, only: []string{c.Name}, all: true}); err != nil {
 		return ready, err
@@ -151,21 +151,31 @@ func (c *addCommand) begin(ctx context.Context, t *terminal, f *edited) (ready r
 		return ready, notServed{why, lackOf(file, c.Name)}
 	}
 	if c.OAuth {
-		return ready, nil
+		f.env.sayKept(t.out, c.Name)
+		_, err := fmt.Fprintf(t.out, "added %s to %s\nusers connect it at %s/connect?server=%s, or where their first call sends them\n", c.Name, f.name(), strings.TrimSuffix(c.PublicURL, "/"), url.QueryEscape(c.Name))
+		return ready, err
 	}
 	if c.NoStart {
 		if err := takenAtOnce(c.Data, []string{c.Name}); err != nil {
 			_, _ = fmt.Fprintln(t.err, err)
 		}
-		return ready, nil
-	}
-	w := t.waits("starting", c.Name)
-	all, err := t.prepare(ctx, preparation{servers: f.path, data: c.Data, names: []string{c.Name}, shows: w})
-	w.end(false)
-	if err != nil {
+		f.env.sayKept(t.out, c.Name)
+		_, err := fmt.Fprintf(t.out, "added %s to %s\n", c.Name, f.name())
 		return ready, err
 	}
-	return all[0].readiness, all[0].err
+	for range mostAsked {
+		w := t.waits("starting", c.Name)
+		var all []outcome
+		all, err = t.prepare(ctx, preparation{servers: f.path, data: c.Data, names: []string{c.Name}, shows: w})
+		w.end(false)
+		if err == nil {
+			ready, err = all[0].readiness, all[0].err
+		}
+		if err == nil || t.ask == nil || !c.fills(t, f, err) {
+			break
+		}
+	}
+	return ready, err
 }
 
 // notServed is the error about a server that lacks variables, or has another mistake in the file.
@@ -188,25 +198,177 @@ func lackOf(file *serversfile.File, name string) (names []string) {
 	return names
 }
 
+// mostAsked is how many times at most add starts a server. Before each further start, the user
+// gives the variable that the last one lacked.
+const mostAsked = 4
+
+// fills asks the user for the environment variable that the error of a failed start names, and
+// saves the value. It reports whether it has saved one.
+func (c *addCommand) fills(t *terminal, f *edited, err error) bool {
+	name := lacks(err.Error())
+	if name == "" || c.remote != "" || c.has(name) {
+		return false
+	}
+	_, _ = fmt.Fprintln(t.err, err)
+	value, err := t.ask(fmt.Sprintf("%s needs %s: ", c.Name, name), true)
+	if err != nil || value == "" {
+		return false
+	}
+	env, err := openVariables(f.path)
+	if err != nil {
+		return false
+	}
+	if err = f.setValue(env, c.Name, name, value); err == nil {
+		err = env.save()
+	}
+	if err == nil {
+		err = f.saveServers()
+	}
+	if err != nil {
+		_, _ = fmt.Fprintln(t.err, err)
+		return false
+	}
+	env.sayKept(t.out, c.Name)
+	c.Env = append(c.Env, name+"="+value)
+	return true
+}
+
+// has reports whether a flag -e sets a variable.
+func (c *addCommand) has(name string) bool {
+	return slices.ContainsFunc(c.Env, func(kv string) bool { return strings.HasPrefix(kv, name+"=") })
+}
+
+// lacks returns the environment variable that an error text calls missing, or "".
+func lacks(words string) string {
+	if !missingWords.MatchString(words) {
+		return ""
+	}
+	return variableWord.FindString(words)
+}
+
+var (
+	missingWords = regexp.MustCompile(`(?i)(environment|variable|api.?key|token|secret|password).*(required|missing|must be|not set|not provided|provide|needed)|(required|missing|must be|not set|not provided|provide|needed|set the).*(environment|variable|api.?key|token|secret|password)`)
+	variableWord = regexp.MustCompile(`\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b`)
+)
+
 // mended returns the error for the user after an add that failed and was undone.
 func (c *addCommand) mended(err error) error {
+	words, name := err.Error(), lacks(err.Error())
 	var not notServed
 	switch {
 	case errors.As(err, &not) && not.lacks != nil:
-		return c.lacking(not.lacks)
+		var give []string
+		for _, name := range not.lacks {
+			give = append(give, "-e", name+"=…")
+		}
+		return fmt.Errorf("%s was not added: it needs %s: %s", c.Name, strings.Join(not.lacks, ", "), c.typed(give...))
 	case errors.As(err, &not):
 		return fmt.Errorf("nothing was added: %w", err)
-	case c.remote != "" && strings.Contains(err.Error(), privateSetting):
-		return fmt.Errorf("%s was not added: it does not answer: %w; --private permits it", c.Name, err)
+	case c.remote != "" && strings.Contains(words, privateSetting):
+		return fmt.Errorf("%s was not added: it does not answer: %w; to permit it: %s", c.Name, err, c.typed("--private"))
 	case c.remote != "":
 		return fmt.Errorf("%s was not added: it does not answer: %w", c.Name, err)
+	case name != "" && !c.has(name):
+		return fmt.Errorf("%s was not added: %w; give the value: %s", c.Name, err, c.typed("-e", name+"=…"))
+	}
+	if how := c.project(words); how != "" {
+		return fmt.Errorf("%s was not added: it did not start: %w; %s", c.Name, err, how)
 	}
 	return fmt.Errorf("%s was not added: it did not start: %w", c.Name, err)
 }
 
-// lacking returns the error about values that the server needs and that the user has not given.
-func (c *addCommand) lacking(names []string) error {
-	return fmt.Errorf("%s was not added: it needs %s: add it again with -e %s=…", c.Name, strings.Join(names, ", "), strings.Join(names, "=… -e "))
+// project returns advice for the user if a program did not find its dependencies, and "" for other
+// errors.
+func (c *addCommand) project(words string) string {
+	if len(c.Command) == 0 {
+		return ""
+	}
+	folder, with := cmp.Or(c.Cwd, "."), *c
+	with.word, with.Command = "", slices.Clone(c.Command)
+	namesFile := false
+	for i, arg := range c.Command[1:] {
+		if info, err := os.Stat(filepath.Join(folder, arg)); err == nil && !info.IsDir() {
+			folder, with.Command[1+i] = filepath.Dir(filepath.Join(folder, arg)), filepath.Base(arg)
+			namesFile = true
+			break
+		}
+	}
+	here := func(name string) bool { return exists(filepath.Join(folder, name)) }
+	switch _, err := exec.LookPath("uv"); {
+	case strings.Contains(words, "ERR_MODULE_NOT_FOUND") || strings.Contains(words, "Cannot find module") || strings.Contains(words, "Cannot find package"):
+		if here("package.json") && !here("package-lock.json") {
+			return fmt.Sprintf("its folder has no package-lock.json: (cd %s && npm install), then the same command", quoted(folder))
+		}
+		return ""
+	case !strings.Contains(words, "ModuleNotFoundError") || c.HostPath != "":
+		return ""
+	case !here("pyproject.toml") && !here("requirements.txt"):
+		if !namesFile { // nothing shows that the program is a script of the user
+			return ""
+		}
+		with.HostPath, with.Cwd = folder, ""
+		return "write the packages that it needs into " + quoted(filepath.Join(folder, "requirements.txt")) + ", and have them installed: " + with.typed()
+	case err != nil:
+		with.HostPath, with.Cwd = folder, ""
+		return "have a copy of its folder with its dependencies: " + with.typed()
+	case here("pyproject.toml"):
+		with.Command = append([]string{"uv", "run", "--project", folder}, c.Command...)
+	default:
+		with.Command = append([]string{"uv", "run", "--no-project", "--with-requirements", filepath.Join(folder, "requirements.txt")}, c.Command...)
+	}
+	return "let uv install what it needs: " + with.typed()
+}
+
+// typed returns this command line for typing it again, with more flags. It replaces values that may
+// be secrets, such as those of -e, by "…".
+func (c *addCommand) typed(more ...string) string {
+	words := []string{"dormouse", "add"}
+	if c.named || c.word == "" {
+		words = append(words, c.Name)
+	}
+	if c.word != "" {
+		words = append(words, quoted(c.word))
+	}
+	words = append(words, more...)
+	for _, kv := range c.Env {
+		name, _, _ := strings.Cut(kv, "=")
+		words = append(words, "-e", name+"=…")
+	}
+	if c.Cwd != "" {
+		words = append(words, "--cwd", quoted(c.Cwd))
+	}
+	if c.HostPath != "" {
+		words = append(words, "--host-path", quoted(c.HostPath))
+	}
+	for _, header := range c.Header {
+		name, _, _ := strings.Cut(header, ":")
+		words = append(words, "--header", quoted(name+": …"))
+	}
+	if c.OAuth {
+		words = append(words, "--oauth")
+	}
+	if c.ClientID != "" {
+		words = append(words, "--client-id", quoted(c.ClientID))
+	}
+	if c.Registry != officialRegistry {
+		words = append(words, "--registry", quoted(c.Registry))
+	}
+	if c.Key != "" {
+		words = append(words, "--registry-key", "…")
+	}
+	switch {
+	case c.word != "":
+		return strings.Join(words, " ")
+	case c.remote != "":
+		return strings.Join(append(words, quoted(c.remote)), " ")
+	case c.Entry != "":
+		return strings.Join(append(words, "--json", "…"), " ")
+	}
+	words = append(words, "--")
+	for _, word := range c.Command {
+		words = append(words, quoted(serversedit.Hide(word)))
+	}
+	return strings.Join(words, " ")
 }
 
 // quoted quotes a word for a shell, if necessary.

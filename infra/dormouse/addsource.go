@@ -57,6 +57,7 @@ func (c *addCommand) resolve() error {
 	case len(words) > 0:
 		c.Name, c.Command = words[0], words[1:]
 	}
+	c.named = c.Name != ""
 	if err := c.readWord(at >= 0); err != nil {
 		return err
 	}
@@ -341,7 +342,11 @@ func (c *addCommand) configure(t *terminal, f *edited, bundle *sources.Bundle) (
 	if missing == nil {
 		return values, nil
 	}
-	return nil, c.lacking(missing)
+	var give []string
+	for _, key := range missing {
+		give = append(give, "-e", key+"=…")
+	}
+	return nil, fmt.Errorf("%s was not added: it needs %s: %s", c.Name, strings.Join(missing, ", "), c.typed(give...))
 }
 
 // takes returns the value that -e sets for an option of a bundle. A -e for an option sets no

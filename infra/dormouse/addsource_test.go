@@ -124,7 +124,7 @@ func TestABundleAsksForItsConfiguration(t *testing.T) {
 	d.bundleOf(t, "broken.mcpb", "broken")
 	// Nobody is there to ask.
 	printed, code := d.run("add notes.mcpb -e title=x")
-	if want := "notes was not added: it needs key: add it again with -e key=…"; code != exitFailed || !strings.Contains(printed, want) {
+	if want := "notes was not added: it needs key: dormouse add notes.mcpb -e key=… -e title=…"; code != exitFailed || !strings.Contains(printed, want) {
 		t.Errorf("%d %s", code, printed)
 	}
 	if printed, code = d.run("add notes.mcpb -e key=hunter2 -e limit=21"); code != exitFailed || !strings.Contains(printed, "limit must be a number of 20 at most") {

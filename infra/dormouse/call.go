@@ -2,7 +2,6 @@ package dormouse
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -48,10 +47,11 @@ func (c *callCommand) Run(t *terminal) error {
 	ctx, stop := interruptible()
 	defer stop()
 	return use(ctx, c, callPatience, func(ctx context.Context, to *client) error {
-		if err := c.served(ctx, t, to); err != nil {
+		before, err := c.served(ctx, t, to)
+		if err != nil {
 			return err
 		}
-		begin := func(phase string) (*waits, func()) {
+		begun, begin := time.Now(), func(phase string) (*waits, func()) {
 			w := t.waits(phase, c.Server)
 			end := func() {}
 			if !c.remote() {
@@ -84,13 +84,13 @@ func (c *callCommand) Run(t *terminal) error {
 		asked := time.Now()
 		shows, end := begin("calling " + c.Tool)
 		result, err := to.callTool(ctx, s, c.Tool, c.Once, args, shows)
-		took := took(float64(time.Since(asked).Milliseconds()))
+		took := time.Since(asked)
 		end()
 		if err != nil {
 			return c.failed(err)
 		}
 		err = c.show(t, result, func() error { return printResult(t.out, result) })
-		_, _ = fmt.Fprintln(t.err, took)
+		_, _ = fmt.Fprintln(t.err, waited(took, to.woke(ctx, before, begun), begun, asked))
 		if err == nil && result.IsError {
 			return failure{exitTool, nil}
 		}
@@ -157,31 +157,45 @@ func (p *progress) show(server string, n *mcp.ProgressNotificationParams) {
 	p.on.phase(server, p.tool+": "+text)
 }
 
-// served returns an error if the server is not served. If a server on this machine lacks values, it
-// asks the user for them first.
-func (c *callCommand) served(ctx context.Context, t *terminal, to *client) error {
+// waited says how long a call took, and separately how long the user waited for a sleeping server.
+// The argument ready is when the server was ready, or zero if it was not asleep. The command began at
+// the time begun, and sent the call at the time sent.
+func waited(call time.Duration, ready, begun, sent time.Time) string {
+	if ready.IsZero() {
+		return took(float64(call.Milliseconds()))
+	}
+	if ready.Before(sent) {
+		ready = sent
+	}
+	call -= ready.Sub(sent)
+	return fmt.Sprintf("%s, after waking for %s", took(float64(max(0, call).Milliseconds())), seconds(ready.Sub(begun)))
+}
+
+// served returns the server to call. If a server on this machine lacks values, it asks the user for
+// them first.
+func (c *callCommand) served(ctx context.Context, t *terminal, to *client) (api.Server, error) {
 	s, err := to.server(ctx, c.Server)
 	if isCode(err, forbidden) && c.remote() {
-		return nil // this key may only call servers, which suffices here
+		return api.Server{Name: c.Server}, nil // this key may only call servers, which suffices here
 	}
 	if err != nil || s.Path != "" {
-		return err
+		return s, err
 	}
 	filled := false
 	if !c.remote() {
 		if filled, err = t.fill(asked{servers: c.Servers, only: []string{c.Server}}); err != nil {
-			return err
+			return s, err
 		}
 	}
 	if filled {
 		if _, err := to.reload(ctx, []string{c.Server}); err != nil {
-			return err
+			return s, err
 		}
 		if s, err = to.server(ctx, c.Server); err != nil || s.Path != "" {
-			return err
+			return s, err
 		}
 	}
-	return fmt.Errorf("%s is %s: %s", s.Name, s.State, s.Why)
+	return s, fmt.Errorf("%s is %s: %s", s.Name, s.State, s.Why)
 }
 
 // find returns the tool that the user has named, with its input schema, from the server's list.
@@ -279,7 +293,7 @@ func (t tool) fits(args map[string]json.RawMessage) error {
 
 // wrong returns an error about arguments, which ends with the arguments that the tool takes.
 func (t tool) wrong(format string, args ...any) error {
-	return failure{exitUsage, fmt.Errorf(format+"; %s takes %s", append(args, t.Name, cmp.Or(t.arguments(), "no arguments"))...)}
+	return failure{exitUsage, fmt.Errorf(format+"; %s takes %s", append(args, t.Name, orNothing(t.arguments()))...)}
 }
 
 // toolsOver asks a server for all pages of its list of tools. If the error is a
@@ -341,6 +355,13 @@ func (t tool) values(pairs []string, jsonArgs string) (map[string]json.RawMessag
 		args[name] = text
 	}
 	return args, nil
+}
+
+func orNothing(text string) string {
+	if text == "" {
+		return "no arguments"
+	}
+	return text
 }
 
 // valueOf converts a text to a JSON value of a type in JSON Schema. For type "any", a text that is
@@ -528,6 +549,21 @@ func onceFailed(next mcp.MethodHandler) mcp.MethodHandler {
 func (c *client) info(ctx context.Context) (info api.Info, err error) {
 	err = c.call(ctx, http.MethodGet, "", nil, &info)
 	return info, err
+}
+
+// woke returns the time at which the server became ready, if a call has woken it. The time is
+// zero if the server was awake before, or if that is unknown.
+func (c *client) woke(ctx context.Context, before api.Server, begun time.Time) (ready time.Time) {
+	var status api.Status
+	if before.State == api.Awake || c.call(ctx, http.MethodGet, "processes", nil, &status) != nil {
+		return ready
+	}
+	for _, p := range status.Processes {
+		if p.Server == before.Name && p.State == "ready" && p.Since.After(begun) && p.Since.After(ready) {
+			ready = p.Since
+		}
+	}
+	return ready
 }
 
 // printResult prints the content of a result: text as it is, and other content as a summary in

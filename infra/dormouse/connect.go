@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
 	"github.com/dormouse-mcp/dormouse/infra/local"
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/config/clientfile"
@@ -28,7 +29,7 @@ type connectCommand struct {
 	Key    string   `placeholder:"KEY" help:"API key that the client sends."`
 	urlFlag
 	dataFlag
-	fileFlag
+	serversFile
 	printing
 }
 
@@ -260,8 +261,8 @@ func (c *connectCommand) remove(t *terminal, of clientfile.Client) error {
 	})
 }
 
-// change changes the client's file, saves a copy of the old one, and prints the names of the
-// servers. If nothing has changed, it prints the path of the file and unchanged.
+// change changes the client's file, saves a copy of the old one, and prints the difference. If
+// nothing has changed, it prints the path of the file and unchanged.
 func (c *connectCommand) change(t *terminal, client clientfile.Client, unchanged string, edit func(before []byte) (after []byte, names []string, err error)) error {
 	path := c.File
 	if path == "" {
@@ -298,11 +299,10 @@ func (c *connectCommand) change(t *terminal, client clientfile.Client, unchanged
 		_, err := fmt.Fprintf(t.out, "%s %s\n", path, unchanged)
 		return err
 	}
-	what := "with"
-	if c.Remove {
-		what = "without"
+	for line := range strings.Lines(lineDiff(string(before), string(after))) {
+		_, _ = fmt.Fprintln(t.out, serversedit.Hide(strings.TrimSuffix(line, "\n")))
 	}
-	_, err = fmt.Fprintf(t.out, "%s is written %s %s", path, what, strings.Join(names, ", "))
+	_, err = fmt.Fprintf(t.out, "%s is written", path)
 	if done.Backup != "" {
 		_, err = fmt.Fprintf(t.out, "; the earlier file is %s.bak", filepath.Base(path))
 	}

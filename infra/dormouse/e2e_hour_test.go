@@ -172,6 +172,7 @@ func TestE2EFirstHour(t *testing.T) {
 	p.sees("small  echo: 1 of 2 half … ")
 	write(t, filepath.Join(w.home, "enough"), "")
 	p.sees("Echo: hi")
+	p.sees(`after waking for \d`)
 	p.ends(0)
 	host.types("\x03")
 	host.ends(0)

@@ -80,6 +80,12 @@ func (d *desk) prepare(_ context.Context, p preparation) (all []outcome, err err
 		switch name {
 		case "broken":
 			o = outcome{server: name, err: errors.New("exited with code 1: ZeroDivisionError: division by zero")}
+		case "lacking":
+			o = outcome{server: name, err: errors.New("exited with code 1: ModuleNotFoundError: No module named 'x'")}
+		case "needy":
+			if env, err := os.ReadFile(".env"); err != nil || !strings.Contains(string(env), "ACME_TOKEN=") {
+				o = outcome{server: name, err: errors.New("exited with code 1: Error: ACME_TOKEN environment variable is required")}
+			}
 		case "inside":
 			o = outcome{server: name, err: errors.New("the remote server inside cannot be reached: the address is not public; x-dormouse.remote.private permits it: 127.0.0.1")}
 		case "stale":
@@ -305,7 +311,7 @@ func TestServerOfTheRegistryIsAdded(t *testing.T) {
 	}
 	commontest.OK(t, os.Remove(".env"))
 	printed, code = d.run("add io.github.ada/weather.mcp --registry " + registry.URL)
-	if text, _ := d.run("cat servers.json"); code != 1 || !strings.Contains(printed, "weather.mcp was not added: it needs MINE_KEY: add it again with -e MINE_KEY=…") || strings.Contains(text, "weather.mcp") {
+	if text, _ := d.run("cat servers.json"); code != 1 || !strings.Contains(printed, "weather.mcp was not added: it needs MINE_KEY: dormouse add io.github.ada/weather.mcp -e MINE_KEY=…") || strings.Contains(text, "weather.mcp") {
 		t.Error(code, printed, text)
 	}
 }
@@ -318,7 +324,7 @@ func TestConnectRemovesWhatItHasWritten(t *testing.T) {
 {"mcpServers": {"own": {"command": "own"}, "notes": {"url": "http://127.0.0.1:8787/notes/mcp"}, "one": {"url": "http://127.0.0.1:8787/mcp"}, "other": {"url": "https://mcp.example.com/notes/mcp"}}}
 `)
 	printed, code := d.run("connect cursor --remove --file mine.json")
-	if code != 0 || !strings.Contains(printed, "mine.json is written without notes, one; the earlier file is mine.json.bak") {
+	if code != 0 || !strings.Contains(printed, `- {"mcpServers"`) || !strings.Contains(printed, "mine.json is written; the earlier file is mine.json.bak") {
 		t.Error(code, printed)
 	}
 	const left = `{"mcpServers":{"own":{"command":"own"},"other":{"url":"https://mcp.example.com/notes/mcp"}}}`

@@ -33,7 +33,7 @@ func (t *terminal) editsOf(servers, data string) api.Edits {
 			return change([]string{server}, func(f *edited, name string) error { return f.Switch(name, on) })
 		},
 		SetValue: func(_ context.Context, server, name, value string) error {
-			return change([]string{server}, func(f *edited, server string) error { return f.setValue(server, name, value) })
+			return change([]string{server}, func(f *edited, server string) error { return f.setValue(f.env, server, name, value) })
 		},
 	}
 }
@@ -115,11 +115,11 @@ func splitWords(line string) (words []string, err error) {
 
 // setValue sets an environment variable of a server. It saves the value in .env, and refers to it
 // in the servers file.
-func (e *edited) setValue(server, name, value string) error {
+func (e *edited) setValue(env *variables, server, name, value string) error {
 	if !serversfile.IsVariable(name) {
 		return errors.New("a variable has a name of letters, digits and _")
 	}
-	variable, err := e.env.Keep(server, name, value)
+	variable, err := env.Keep(server, name, value)
 	if err != nil {
 		return err
 	}
