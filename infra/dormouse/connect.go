@@ -29,7 +29,7 @@ type connectCommand struct {
 	Key    string   `placeholder:"KEY" help:"API key that the client sends."`
 	urlFlag
 	dataFlag
-	serversFile
+	fileFlag
 	printing
 }
 
