@@ -2,6 +2,7 @@ package transport
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -80,10 +81,10 @@ func (x *exchange) mayUse() (may []sessions.Caller, err error) {
 			may = append(may, x.opts.caller(who, server, storage.HTTP))
 		}
 	}
-	switch storage.CodeOf(err) {
-	case storage.Forbidden:
+	if errors.Is(err, storage.Forbidden) {
 		return nil, nil
-	case storage.Unauthenticated:
+	}
+	if errors.Is(err, storage.Unauthenticated) {
 		x.w.Header().Set("WWW-Authenticate", "Bearer")
 	}
 	return may, err
