@@ -26,11 +26,11 @@ type calledLine struct {
 // logLine is the log line of a request, as far as tests read it.
 type logLine struct {
 	calledLine
-	Stream, Trace, Traceparent, Protocol, Server, Refusal string
-	Refused                                               bool
-	Spent                                                 int
-	Caller                                                struct{ Server, Tenant, Principal, Key, Address string }
-	Ended                                                 []observe.Ended
+	Level, Stream, Trace, Traceparent, Protocol, Server, Refusal string
+	Refused                                                      bool
+	Spent                                                        int
+	Caller                                                       struct{ Server, Tenant, Principal, Key, Address string }
+	Ended                                                        []observe.Ended
 }
 
 func (w *world) lastLine() (line logLine) {
@@ -109,6 +109,16 @@ func TestEndOfACallThatOutlivesItsRequestIsTold(t *testing.T) {
 			commontest.Same(t, []observe.Ended{{Stream: storage.StreamID(begun.Stream), Why: "x"}}, w.lastLine().Ended)
 		})
 	}
+}
+
+func TestClientThatGoesIsNoErrorInTheLog(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.backend.tool("initialize", func(run) { time.Sleep(time.Hour) })
+		ctx, leave := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, leave)
+		w.do(request("POST", "/quiet/mcp", initialize).WithContext(ctx))
+		commontest.Equal(t, "WARN", w.lastLine().Level)
+	})
 }
 
 // Every refusal names the key, its principal and tenant if the key was proven, the server

@@ -1,7 +1,9 @@
 package transport
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net/http"
 	"time"
@@ -26,7 +28,7 @@ func (x *exchange) tell(stack string) {
 	}
 	if x.err != nil {
 		e.Level = slog.LevelWarn
-		if x.status >= http.StatusInternalServerError {
+		if x.status >= http.StatusInternalServerError && !errors.Is(x.ctx().Err(), context.Canceled) { // a client that has gone is no error
 			e.Level = slog.LevelError
 		}
 		// The text of a refusal adds nothing to its code, and may repeat what the client
