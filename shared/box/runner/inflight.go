@@ -23,7 +23,14 @@ const (
 // awake. It asks the host about late messages, gets messages that the host has stored for the box
 // (the inbox), and tells the host which requests take long.
 type inflight struct {
-	*life
+	cfg        *Config
+	loop       *loop
+	executing  *executing
+	links      *links
+	transfers  *transfers
+	deliveries *deliveries
+	outboxes   *outboxes
+	farewell   *farewell
 
 	// In each of these states the runner executes no new message: the next runner executes it.
 	closing  bool // Run's own ctx is done

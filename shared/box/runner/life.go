@@ -9,7 +9,8 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// life is the state of one call of Run. Its parts embed it, and so reach each other.
+// life is the state of one call of Run. Each field uses only fields above it in this list, except
+// links, which uses life.
 type life struct {
 	cfg        *Config     // [life.begin] changes some fields
 	loop       *loop       // the goroutines, the timers, and the end of Run
@@ -34,16 +35,22 @@ func newLife(ctx context.Context, c Config, id string, done chan struct{}, post 
 	l := &life{cfg: &c, loop: &loop{guard: c.Guard, post: post}, done: done}
 	l.executing = &executing{loop: l.loop, executor: c.Executor, calls: make(chan func(frame.Executor), 1)}
 	l.links = &links{
-		life: l, runner: id, pass: c.Pass, gen: c.Gen, invited: c.Begin != nil,
+		cfg: &c, loop: l.loop, executing: l.executing, life: l, runner: id, pass: c.Pass, gen: c.Gen, invited: c.Begin != nil,
 		ctx: dialing, cancel: cancel, open: map[*link]bool{},
 	}
-	l.farewell = &farewell{life: l}
-	l.transfers = &transfers{life: l, byName: map[string]*transfer{}}
-	l.queries = &queries{life: l, asking: map[int64]*query{}}
+	l.farewell = &farewell{cfg: &c, loop: l.loop, links: l.links}
+	l.transfers = &transfers{links: l.links, byName: map[string]*transfer{}}
+	l.queries = &queries{loop: l.loop, links: l.links, asking: map[int64]*query{}}
 	l.deliveries = &deliveries{byID: map[storage.StreamID]*delivery{}, owed: map[storage.StreamID]*delivery{}}
-	l.outboxes = &outboxes{life: l, boxes: map[storage.ID]*outbox{}}
-	l.inflight = &inflight{life: l, late: map[storage.StreamID]*asked{}}
-	l.sleep = &sleep{life: l}
+	l.outboxes = &outboxes{cfg: &c, executing: l.executing, links: l.links, transfers: l.transfers, deliveries: l.deliveries, boxes: map[storage.ID]*outbox{}}
+	l.inflight = &inflight{
+		cfg: &c, loop: l.loop, executing: l.executing, links: l.links, transfers: l.transfers, deliveries: l.deliveries,
+		outboxes: l.outboxes, farewell: l.farewell, late: map[storage.StreamID]*asked{},
+	}
+	l.sleep = &sleep{
+		cfg: &c, loop: l.loop, executing: l.executing, links: l.links, farewell: l.farewell, transfers: l.transfers,
+		queries: l.queries, deliveries: l.deliveries, outboxes: l.outboxes, inflight: l.inflight,
+	}
 	return l
 }
 

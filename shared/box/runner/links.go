@@ -56,7 +56,10 @@ const (
 // limit, and connects again after the connection was lost. During a renewal the runner reads two
 // connections, and sends on the one on which the last [frame.Welcome] came.
 type links struct {
-	*life
+	cfg       *Config
+	loop      *loop
+	executing *executing
+	life      *life // handles the frames that come over the connections
 
 	runner string             // the random id of this runner, which is a secret shared with the host
 	pass   string             // authenticates the next connection, see frame.PassHeader; from the last [frame.Welcome]
@@ -199,7 +202,7 @@ func (ls *links) received(lk *link, data []byte, err error) {
 		ls.unreadable(lk, len(data), err)
 		return
 	}
-	ls.frame(lk, f)
+	ls.life.frame(lk, f)
 }
 
 // unreadable logs a message that is no frame, for example the gateway's own message about a Lambda
@@ -385,10 +388,10 @@ func (ls *links) welcomeCame(lk *link, f frame.Welcome) {
 	ls.loop.set(&ls.pinging, ls.cfg.PingEvery, ls.ping)
 	if ls.invited {
 		ls.invited = false
-		ls.begin(f.Launch)
+		ls.life.begin(f.Launch)
 	}
 	if f.Retire {
-		ls.sleep.retire()
+		ls.life.sleep.retire()
 	}
 	if moved || fresh || !same {
 		kept := ls.kept
@@ -396,7 +399,7 @@ func (ls *links) welcomeCame(lk *link, f frame.Welcome) {
 		for _, data := range kept {
 			ls.sendKept(data)
 		}
-		ls.resume(moved, fresh)
+		ls.life.resume(moved, fresh)
 	}
 }
 
@@ -473,7 +476,7 @@ func (ls *links) cut(lk *link, err error) {
 		ls.live = nil
 		ls.cfg.Log.Warn("connection to the host lost", "link", lk.no, "error", err)
 		ls.loop.set(&ls.giveUp, reconnectFor, ls.abandon)
-		ls.loop.set(&ls.loosen, looseAfter, ls.outboxes.loosenAll)
+		ls.loop.set(&ls.loosen, looseAfter, ls.life.outboxes.loosenAll)
 		if ls.stage == parting {
 			// The answer to the hello on the next connection says whether the host got the bye.
 			ls.stage = rejoining

@@ -20,7 +20,11 @@ const (
 // outboxes holds the events of all sessions until the host has them. For each session one batch is
 // sent at a time, and is repeated with the same bytes until its [frame.Ack] comes.
 type outboxes struct {
-	*life
+	cfg        *Config
+	executing  *executing
+	links      *links
+	transfers  *transfers
+	deliveries *deliveries
 
 	boxes map[storage.ID]*outbox
 	seqs  int64 // the highest batch number of the outboxes that were forgotten

@@ -40,7 +40,7 @@ const (
 
 // transfers are the frames that are being sent in parts.
 type transfers struct {
-	*life
+	links *links
 
 	byName  map[string]*transfer // the transfers that have a place; see transfer.place
 	waiting []*transfer          // the transfers that wait for a place

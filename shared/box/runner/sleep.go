@@ -14,7 +14,16 @@ const (
 
 // sleep decides when the box sleeps and when Run ends.
 type sleep struct {
-	*life
+	cfg        *Config
+	loop       *loop
+	executing  *executing
+	links      *links
+	transfers  *transfers
+	deliveries *deliveries
+	outboxes   *outboxes
+	inflight   *inflight
+	queries    *queries
+	farewell   *farewell
 
 	halted   int  // inflight.delivered when all processes were last halted, plus one; 0 for never
 	yielded  int  // inflight.delivered when the host last asked for memory, plus one; 0 for never
@@ -114,7 +123,9 @@ func (sl *sleep) quiet() bool {
 // nothing; it repeats the bye until the host answers. If a message comes meanwhile, the runner takes
 // the bye back with a [frame.Hello].
 type farewell struct {
-	*life
+	cfg   *Config
+	loop  *loop
+	links *links
 
 	worked bool          // some message was neither an initialize nor a request for a list; see frame.Deliver.Looks
 	idle   time.Duration // for how long the box had no work at the last [frame.Bye]

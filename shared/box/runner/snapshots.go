@@ -9,7 +9,8 @@ import (
 
 // queries are the requests about snapshots that the host has not answered.
 type queries struct {
-	*life
+	loop  *loop
+	links *links
 
 	asking  map[int64]*query
 	queried int64
