@@ -128,7 +128,7 @@ func TestRemoteServerGetsTheTokenOfEachUser(t *testing.T) {
 		}
 		before := far.asked(t)
 		text, isError := call(t, sessions[who], "connect_account")
-		links[who] = regexp.MustCompile(regexp.QuoteMeta(n.url) + `/far/connect\?e=[\w-]+`).FindString(text)
+		links[who] = regexp.MustCompile(regexp.QuoteMeta(n.url) + `/connect\?e=[\w-]+`).FindString(text)
 		if !isError || links[who] == "" {
 			t.Fatalf("%s, who has no token, gets %q", who, text)
 		}
@@ -147,7 +147,7 @@ func TestRemoteServerGetsTheTokenOfEachUser(t *testing.T) {
 			t.Errorf("after a call of %s the remote server was asked %v", who, asked)
 		}
 	}
-	if text, isError := call(t, sessions["cy"], "add"); !isError || !strings.Contains(text, "/far/connect?e=") {
+	if text, isError := call(t, sessions["cy"], "add"); !isError || !strings.Contains(text, "/connect?e=") {
 		t.Errorf("cy, who has no token, gets %q", text)
 	}
 	if data, err := os.ReadFile(file); err != nil || bytes.Contains(data, []byte("Bearer da_")) {

@@ -176,20 +176,6 @@ func (x *boxes) markFull(ctx context.Context, id storage.BoxID, full bool) error
 	}
 }
 
-// filled marks a box as full. The caller has just seen the box awake. filled removes the mark
-// if the box has fallen asleep since, because emptied may have been called before filled set
-// the mark.
-func (x *boxes) filled(ctx context.Context, id storage.BoxID) error {
-	if err := x.markFull(ctx, id, true); err != nil {
-		return err
-	}
-	b, err := x.Store.Box(ctx, id)
-	if err == nil && b.State == storage.Asleep {
-		err = x.markFull(ctx, id, false)
-	}
-	return err
-}
-
 // emptied records that a box which has fallen asleep is not full. For box 0, [lose] and [bye] have
 // done that. If emptied fails, new sessions avoid the box until it next falls asleep.
 func (x *boxes) emptied(ctx context.Context, id storage.BoxID) {

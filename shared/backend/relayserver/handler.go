@@ -377,7 +377,7 @@ func (r runner) status(ctx context.Context, f frame.Status) error {
 		}
 		r.account.proven = true
 		if f.Phase == frame.PhaseFull {
-			err = r.h.filled(ctx, f.Box)
+			err = r.filled(ctx, f.Box)
 		}
 		if f.Phase == frame.PhaseMemory && r.h.MakeRoom != nil {
 			r.h.MakeRoom()
@@ -390,6 +390,20 @@ func (r runner) status(ctx context.Context, f frame.Status) error {
 		return err
 	}
 	return r.reported(ctx, f, t)
+}
+
+// filled marks a box as full. The caller has just seen the box awake. filled removes the mark
+// if the box has fallen asleep since, because emptied may have been called before filled set
+// the mark.
+func (r runner) filled(ctx context.Context, id storage.BoxID) error {
+	if err := r.h.markFull(ctx, id, true); err != nil {
+		return err
+	}
+	b, err := r.h.Store.Box(ctx, id)
+	if err == nil && b.State == storage.Asleep {
+		err = r.h.markFull(ctx, id, false)
+	}
+	return err
 }
 
 // reported stores a report about a fresh process of the session of t: its lists, or its

@@ -73,7 +73,7 @@ func (r *serverReader) process(before int) {
 	s := &r.server
 	for name, value := range r.elsewhere {
 		if _, ok := s.Env[name]; !ok && s.Commands[name] == "" && !slices.Contains(s.Unset, name) {
-			r.setenv(name, value)
+			put(&s.Env, name, value)
 		}
 	}
 	slices.Sort(s.Unset)
@@ -207,11 +207,12 @@ func (r *serverReader) envVars(m member, what string) {
 	}
 }
 
-func (r *serverReader) setenv(name, value string) {
-	if r.server.Env == nil {
-		r.server.Env = map[string]string{}
+// put adds an entry to a map, which may be nil.
+func put(to *map[string]string, key, value string) {
+	if *to == nil {
+		*to = map[string]string{}
 	}
-	r.server.Env[name] = value
+	(*to)[key] = value
 }
 
 // variable reads a variable of the process. If its value is null, the process does not get the
@@ -229,13 +230,10 @@ func (r *serverReader) variable(m member) {
 		return
 	}
 	if command, ok := r.command(m.value, fmt.Sprintf("env %q", m.name)); ok {
-		if s.Commands == nil {
-			s.Commands = map[string]string{}
-		}
-		s.Commands[m.name] = command
+		put(&s.Commands, m.name, command)
 		return
 	}
-	r.setenv(m.name, r.textWith(scalar(m.value), fmt.Sprintf("env %q", m.name), variables{getenv: r.getenv, principals: true}))
+	put(&s.Env, m.name, r.textWith(scalar(m.value), fmt.Sprintf("env %q", m.name), variables{getenv: r.getenv, principals: true}))
 }
 
 // disabled reports whether the file switches the server off. The key x-dormouse.enabled wins over those

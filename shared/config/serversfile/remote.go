@@ -85,10 +85,7 @@ func (r *serverReader) header(h member) {
 		return // null counts as no header
 	}
 	if command, ok := r.command(h.value, "header "+h.name); ok {
-		if r.server.Remote.Commands == nil {
-			r.server.Remote.Commands = map[string]string{}
-		}
-		r.server.Remote.Commands[h.name] = command
+		put(&r.server.Remote.Commands, h.name, command)
 		return
 	}
 	value := r.textWith(scalar(h.value), "header "+h.name, variables{getenv: r.getenv, principals: true})

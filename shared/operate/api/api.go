@@ -173,7 +173,7 @@ func New(o Options) http.Handler {
 		h.mux.Handle(r.method+" "+Prefix+r.path, r.handler(h))
 	}
 	h.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		x := &exchange{h: h, r: r, w: w}
+		x := &exchange{h: h, r: r, response: response{w: w}}
 		x.fail(storage.Errorf(storage.NotFound, "there is nothing at %s %s; docs/http-api.md lists the routes", r.Method, r.URL.Path))
 	})
 	return h.mux
@@ -234,16 +234,21 @@ func (h *handler) routes() []route {
 type exchange struct {
 	h      *handler
 	r      *http.Request
-	w      http.ResponseWriter
 	caller Caller
-	begun  bool
-	code   int // HTTP status
+	response
+}
+
+// response is the answer to an exchange.
+type response struct {
+	w     http.ResponseWriter
+	begun bool
+	code  int // HTTP status
 }
 
 func (rt route) handler(h *handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		begun := time.Now()
-		x := &exchange{h: h, r: r, w: w}
+		x := &exchange{h: h, r: r, response: response{w: w}}
 		limit := int64(maxBody)
 		if rt.method == http.MethodPut {
 			limit = maxPlain
@@ -279,27 +284,27 @@ func (x *exchange) serve(rt route) (any, error) {
 }
 
 // begin sends the head of a response.
-func (x *exchange) begin(status int, contentType string) {
-	x.begun, x.code = true, status
-	x.w.Header().Set("Content-Type", contentType)
-	x.w.Header().Set("Cache-Control", "no-store")
-	x.w.WriteHeader(status)
+func (a *response) begin(status int, contentType string) {
+	a.begun, a.code = true, status
+	a.w.Header().Set("Content-Type", contentType)
+	a.w.Header().Set("Cache-Control", "no-store")
+	a.w.WriteHeader(status)
 }
 
-func (x *exchange) answer(status int, body any) {
-	x.begin(status, "application/json")
-	_ = json.NewEncoder(x.w).Encode(body) // the caller may be gone
+func (a *response) answer(status int, body any) {
+	a.begin(status, "application/json")
+	_ = json.NewEncoder(a.w).Encode(body) // the caller may be gone
 }
 
 // mediaLines is the type of a response that is lines of JSON.
 const mediaLines = "application/x-ndjson"
 
 // lines returns the function that writes one line of JSON.
-func (x *exchange) lines() func(any) error {
-	enc, flush := json.NewEncoder(x.w), http.NewResponseController(x.w)
+func (a *response) lines() func(any) error {
+	enc, flush := json.NewEncoder(a.w), http.NewResponseController(a.w)
 	return func(v any) error {
-		if !x.begun {
-			x.begin(http.StatusOK, mediaLines)
+		if !a.begun {
+			a.begin(http.StatusOK, mediaLines)
 		}
 		if err := enc.Encode(v); err != nil {
 			return err
@@ -309,9 +314,9 @@ func (x *exchange) lines() func(any) error {
 }
 
 // noLines begins a response of JSON lines to which no line was written.
-func (x *exchange) noLines() {
-	if !x.begun {
-		x.begin(http.StatusOK, mediaLines)
+func (a *response) noLines() {
+	if !a.begun {
+		a.begin(http.StatusOK, mediaLines)
 	}
 }
 

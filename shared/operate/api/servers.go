@@ -46,9 +46,12 @@ func (x *exchange) servers() (any, error) {
 	if err := x.addCalls(list); err != nil {
 		return nil, err
 	}
-	tenants, err := x.withKeys(seen)
-	if err != nil {
-		return nil, err
+	tenants := []string{x.caller.Tenant}
+	if x.caller.Tenant == "" {
+		if err := addKeys(x.r.Context(), x.h.Store, seen); err != nil {
+			return nil, err
+		}
+		tenants = slices.Sorted(maps.Keys(seen))
 	}
 	for i := range list {
 		if l := &list[i]; !x.caller.reads() && l.State != NotServed && l.State != Off {
@@ -295,16 +298,6 @@ func (x *exchange) tenants() ([]string, error) {
 		return []string{x.caller.Tenant}, nil
 	}
 	return Tenants(x.r.Context(), x.h.Store, math.MaxInt)
-}
-
-// withKeys returns the tenants that the caller sees. If it sees all, these are the given ones and those
-// that addKeys adds.
-func (x *exchange) withKeys(tenants map[string]bool) ([]string, error) {
-	if x.caller.Tenant != "" {
-		return []string{x.caller.Tenant}, nil
-	}
-	err := addKeys(x.r.Context(), x.h.Store, tenants)
-	return slices.Sorted(maps.Keys(tenants)), err
 }
 
 // Tenants returns, in order, the tenants that have keys or sessions, and the tenant of callers
