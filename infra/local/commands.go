@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/fleet"
+	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
@@ -106,7 +107,7 @@ func (k *keptValue) forgets(value string) func() {
 func (c *commands) run(ctx context.Context, command string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandWithin)
 	defer cancel()
-	out, diag := &firstBytes{most: maxValue + 1}, &firstBytes{most: maxValue}
+	out, diag := &firstBytes{most: maxValue + 1}, &proc.Tail{}
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", command) //nolint:gosec // the owner of the servers file wrote it, and nobody else can
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = c.folder, c.environ, out, diag
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -118,7 +119,8 @@ func (c *commands) run(ctx context.Context, command string) (string, error) {
 	case ctx.Err() != nil:
 		return "", fmt.Errorf("the command %q did not end within %s", command, commandWithin)
 	case err != nil && !errors.Is(err, exec.ErrWaitDelay):
-		why := lastLine(string(diag.bytes), value)
+		stderr, _ := diag.Text(0)
+		why := lastLine(stderr, value)
 		if why != "" {
 			why = ": " + why
 		}

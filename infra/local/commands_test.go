@@ -28,6 +28,7 @@ func TestACommandGivesAValue(t *testing.T) {
 		{command: `echo "$VAULT"`, want: "v1"},
 		{command: `printf %s "$PWD"`, want: folder},
 		{command: `echo s3cret; echo first >&2; echo "s3cret is locked" >&2; exit 3`, wrong: `failed (exit status 3): *** is locked`},
+		{command: `head -c 100000 /dev/zero | tr '\0' x >&2; echo >&2; echo "it is locked" >&2; exit 3`, wrong: `failed (exit status 3): it is locked`},
 		{command: `true`, wrong: "prints nothing"},
 		{command: `head -c 17000 /dev/zero | tr '\0' x`, wrong: "prints more than 16 KB"},
 	} {
