@@ -45,7 +45,7 @@ type setup struct {
 	locks string   // folder of lock files of packages, which take precedence over those in the cache; "" for none
 	logs  string   // folder for the stderr of servers' processes, "" for none
 	show  bool     // errors for clients quote the output of processes
-	task  string   // the id by which the host knows this runner, such as the ARN of its task
+	task  string   // the host's name for this runner, such as the ARN of its task
 	era   wire.Era // which protocol versions the server speaks, "" if that is not known
 	on    sandbox.Support
 	keep  keeping // where workspaces, and the memory of processes, are stored

@@ -4,8 +4,10 @@ import "io"
 
 // Options say for whom a Terminal writes. Out is required.
 type Options struct {
-	Out     io.Writer
-	Screen  bool       // Out is a terminal: lines for people, of which the last are rewritten. Otherwise each event is one line with names and values
+	Out io.Writer
+	// Screen says that Out is a terminal. The lines are for people, and the last ones are rewritten.
+	// Without Screen, each event is one line with names and values.
+	Screen  bool
 	Width   func() int // columns of the screen; nil stands for 80
 	Color   bool
 	Stamps  bool   // lines with names and values begin with the time

@@ -31,8 +31,8 @@ type account struct {
 // maxWhy is the longest reason in a log line, in bytes.
 const maxWhy = 500
 
-// addEnd adds the end of a call, if the batch p has one. It
-// leaves out a call whose events are not pushed: an instance waits for its end and reports it.
+// addEnd adds the end of a call, if the batch p has one. It leaves out a call whose events are not
+// pushed: an instance waits for its end and reports it.
 // show permits the reason of a failed call to repeat what the server answered.
 func (a *account) addEnd(p sessions.Published, show bool) {
 	if !p.Batch.Final || p.To.Conn == "" && !p.To.LegacySSE || len(p.Batch.Events) == 0 {

@@ -119,8 +119,8 @@ func (e EventID) String() string {
 	return s
 }
 
-// BadEventID returns the error for an event id of which a part is malformed: Invalid. id has at most 100
-// bytes of the event id.
+// BadEventID returns the error for an event id with a malformed part. Its code is Invalid. The caller
+// cuts id to 100 bytes.
 func BadEventID(part, id string) error {
 	return Errorf(Invalid, "event id %q has a malformed %s; send back an id from this session unchanged", id, part)
 }

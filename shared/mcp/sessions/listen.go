@@ -11,8 +11,9 @@ import (
 )
 
 // Listen opens the standalone stream (GET) if lastEventID is "" or the id of an event of this stream.
-// For an event of another stream, Listen continues that stream ([use.resume]). Of several GETs of a session one, the primary, gets the events; the others are standbys. Listen
-// returns Closed if the server never sends anything outside of a request.
+// For an event of another stream, Listen continues that stream ([use.resume]). Of several GETs of a
+// session one, the primary, gets the events; the others are standbys. Listen returns Closed if the
+// server never sends anything outside of a request.
 //
 // The session's record has a lease that names the primary. The lease ends when the primary's response
 // should end, or earlier if the context of its Next ends. A GET whose lastEventID comes from the primary

@@ -38,8 +38,8 @@ import (
 // The record keeps no lists of a server whose lists change by themselves ([Server.OwnLists]).
 
 // listPart returns the key, within the handshake record, of the list that a request asks for. ok is
-// false if the record does not keep the answer, or the client's capabilities cannot be read. A record keeps no later pages of a list, because a
-// cursor may mean nothing to another process.
+// false if the record does not keep the answer, or the client's capabilities cannot be read. A record
+// keeps no later pages of a list, because a cursor may mean nothing to another process.
 func listPart(s storage.Session, c Caller, method string, params json.RawMessage) (part string, ok bool) {
 	if _, list := wire.ListOf(method); !list || !c.Server.Record || c.Server.OwnLists || s.Digest != c.Server.Digest {
 		return "", false
