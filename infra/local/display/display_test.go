@@ -150,13 +150,10 @@ func day(p *page) {
 	time.Sleep(31 * time.Second)
 	p.at(journal.Event{Kind: journal.BoxWake, Name: "everything", PID: 8})
 	p.at(journal.Event{Kind: journal.ServerStarting, Name: "everything", Principal: "bob", Client: "zed", Session: "s3"})
-	p.at(journal.Event{
-		Kind: journal.ServerFailed, Name: "everything", Phase: "process_start", Session: "s3",
-		Reason: "everything needs npx, which is not installed", Hint: "install Node.js 20 or newer, or run the container image",
-	})
+	p.at(journal.Event{Kind: journal.ServerFailed, Name: "everything", Phase: "process_start", Session: "s3", Reason: "everything needs npx, which is not installed"})
 	p.at(journal.Event{Kind: journal.ServersChanged, Name: "servers.json", Detail: "+ notes   ~ mine (args; its 2 sessions go on)   - old"})
 	p.at(journal.Event{Kind: journal.ServersRefused, Name: "servers.json", Reason: "9:3 a comma is missing; what was there before is still served"})
-	p.at(journal.Event{Kind: journal.Refused, Reason: "mcp.example.com is not served", Hint: "start with --public-url https://mcp.example.com", Trace: "t3"})
+	p.at(journal.Event{Kind: journal.Refused, Reason: "mcp.example.com is not served", Trace: "t3"})
 	p.at(journal.Event{Kind: journal.Refused, Name: "memory", Tenant: "acme", Principal: "bob", Reason: "this API key is not for memory; it is for notes", Measured: journal.Measured{Sender: journal.Sender{Key: "k7h2", Address: "192.0.2.7", Refusal: "forbidden"}}})
 	p.at(journal.Event{Kind: journal.RefusedAgain, Name: "memory", Reason: "this API key is not for memory; it is for notes"})
 	p.at(journal.Event{Kind: journal.Call, Name: "mine", Tenant: "acme", Principal: "bob", Tool: "look", Session: "s1", Reason: "too many calls: try again in 3 s", Measured: journal.Measured{Sender: journal.Sender{Key: "k7h2", Address: "192.0.2.7", Refusal: "rate"}}})
@@ -192,8 +189,8 @@ func TestTextsOfOthersDoNotControlTheScreen(t *testing.T) {
 	open(t, display.Options{Screen: true}, 300, func(p *page) {
 		p.Start(display.Start{File: odd, Notes: []string{odd}, Servers: []display.Server{{Name: odd, Why: odd, Place: odd}}})
 		p.Say(odd)
-		p.at(journal.Event{Kind: journal.ServersRefused, Name: odd, Detail: odd, Reason: odd, Hint: odd})
-		p.at(journal.Event{Kind: journal.ToolsHeld, Name: odd, Detail: odd, Lines: []string{odd}})
+		p.at(journal.Event{Kind: journal.ServersRefused, Name: odd, Detail: odd, Reason: odd})
+		p.at(journal.Event{Kind: journal.ToolsHeld, Name: odd, Detail: odd, Hint: odd, Lines: []string{odd}})
 		got := p.lines()
 		if strings.ContainsAny(got, "\x1b\r\u0085") {
 			t.Errorf("the screen gets %q", got)

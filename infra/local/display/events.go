@@ -1,7 +1,6 @@
 package display
 
 import (
-	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -71,7 +70,7 @@ func (t *Terminal) people(e journal.Event) {
 		for _, at := range e.Lines {
 			t.hint(at)
 		}
-		t.hint(cmp.Or(e.Hint, lastLines(e.Name)))
+		t.hint(lastLines(e.Name))
 	case journal.ServerRefused:
 		t.line(e.Time, e.Name, t.yellow("refused")+": "+e.Detail)
 	case journal.ServerAsleep:
@@ -82,7 +81,6 @@ func (t *Terminal) people(e journal.Event) {
 		t.line(e.Time, e.Name, text)
 	case journal.ServersChanged, journal.ServersRefused:
 		t.line(e.Time, e.Name, joined(": ", e.Detail, e.Reason))
-		t.hint(e.Hint)
 	case journal.ToolsHeld:
 		t.line(e.Time, e.Name, t.yellow("held back")+": "+e.Detail)
 		for _, line := range e.Lines {
@@ -93,7 +91,6 @@ func (t *Terminal) people(e journal.Event) {
 		t.call(e)
 	case journal.Refused:
 		t.line(e.Time, e.Name, joined(" ", t.yellow("refused"), t.sender(e))+": "+e.Reason)
-		t.hint(e.Hint)
 	case journal.RefusedAgain, journal.ServerInstalling: // t.bottom shows what is being installed
 	case journal.FolderWell:
 		t.line(e.Time, "", e.Detail)
@@ -110,7 +107,6 @@ func (t *Terminal) process(e journal.Event) {
 	switch {
 	case e.Kind == journal.BoxCrash:
 		t.line(e.Time, e.Name, t.red("failed")+": the process of its box ended: "+e.Reason)
-		t.hint(e.Hint)
 	case t.opts.Verbose && e.Kind != journal.ServerStopped && e.Kind != journal.ProcessCount:
 		text := e.Kind
 		if e.PID != 0 {
@@ -142,11 +138,10 @@ func (t *Terminal) call(e journal.Event) {
 	}
 	if e.Refusal != "" {
 		t.line(e.Time, e.Name, strings.Join(append(parts, t.yellow("refused"), took, joined(", ", e.Reason, t.sender(e))), "  "))
-		t.hint(e.Hint)
 		return
 	}
 	t.line(e.Time, e.Name, strings.Join(append(parts, t.red("failed"), took, e.Reason), "  "))
-	t.hint(cmp.Or(e.Hint, lastLines(e.Name)))
+	t.hint(lastLines(e.Name))
 }
 
 // sender says who was refused, for example "ada of acme, key 7h2k, from 192.0.2.7".

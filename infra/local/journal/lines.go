@@ -79,7 +79,6 @@ type boxLine struct {
 	Step     string    `json:"step"`
 	Phase    string    `json:"phase"`
 	Why      string    `json:"why"`
-	Hint     string    `json:"hint"`
 	MS       float64   `json:"duration_ms"`
 	Followed bool      `json:"followed"` // another process replaces this one
 	Refused  string    `json:"refused"`  // what the sandbox refused to the process; such a line says nothing about the process's state
@@ -306,8 +305,7 @@ func (l *Lines) process(s *boxLine, tools string) {
 		l.record(e, ServerStopped)
 	case "exited":
 		delete(l.starts, key)
-		e.Phase = s.Phase
-		e.Reason, e.Hint = cmp.Or(l.reason(s.Server, s.Why), "it ended"), plain(s.Hint)
+		e.Phase, e.Reason = s.Phase, cmp.Or(l.reason(s.Server, s.Why), "it ended")
 		for _, at := range l.Places(s.Server, s.Process) {
 			e.Lines = append(e.Lines, plain(l.Hide(at)))
 		}
