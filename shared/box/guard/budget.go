@@ -59,13 +59,3 @@ func (b *Budget) Room() bool {
 		return false
 	}
 }
-
-// Held returns how many bytes are in memory, 0 for a nil Budget.
-func (b *Budget) Held() int {
-	if b == nil {
-		return 0
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.held
-}

@@ -46,11 +46,9 @@ func TestABudgetHasRoomUntilMoreIsHeldThanItsBound(t *testing.T) {
 		go func() { room <- b.Room() }()
 		synctest.Wait()
 		b.Hold(-1)
-		if !<-room || b.Held() != 10 {
-			t.Errorf("no room, though only %d are held", b.Held())
-		}
+		commontest.EqualIn(t, "room at the bound again", true, <-room)
 		var none *guard.Budget
-		if none.Hold(1 << 60); !none.Room() || none.Held() != 0 {
+		if none.Hold(1 << 60); !none.Room() {
 			t.Error("no budget has a bound")
 		}
 	})

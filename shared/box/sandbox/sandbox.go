@@ -237,10 +237,6 @@ func (s *Sandbox) Exceeded() bool {
 	return s.exceeded.Load() || s.group.exceeded()
 }
 
-// User returns the user id of the programs, which is also their group id. The result ok is false
-// if the programs run as the user of the runner.
-func (s *Sandbox) User() (id uint32, ok bool) { return s.user, s.user != 0 }
-
 // Environment returns the variables that a program in the sandbox should get if its configuration
 // does not set them: TMPDIR and HOME, both with the path of Temp. Environment returns nil if there
 // is no Temp.

@@ -56,8 +56,7 @@ func TestProgramInheritsNothingOfTheRunner(t *testing.T) {
 		if h.ownUser() {
 			s, err := New(p, Probe())
 			commontest.OK(t, err)
-			user, _ := s.User()
-			uid = int(user)
+			uid = int(s.user)
 		}
 		expect(t, r.out, "wd "+p.Workspace+"=ok", "umask 77 leads true uid "+strconv.Itoa(uid)+"=ok")
 		if h.ownUser() {
