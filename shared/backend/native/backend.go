@@ -49,8 +49,8 @@ type Config struct {
 }
 
 // Backend executes messages for native servers in its own process. It implements
-// sessions.Backend. The only state that it keeps is the requests that it is executing. It is
-// safe for concurrent use.
+// sessions.Backend. It keeps only the requests that it is executing, and for some seconds the lists
+// of [Backend.Tools]. It is safe for concurrent use.
 type Backend struct {
 	Config
 	out     sessions.Publisher
@@ -58,6 +58,7 @@ type Backend struct {
 
 	mu      sync.Mutex
 	running map[storage.StreamID]*run
+	lists   map[[2]string]listed // by tenant and server
 }
 
 // NewBackend returns a Backend. A process should keep one for its life, because a
@@ -71,7 +72,7 @@ func NewBackend(c Config) *Backend {
 	}
 	return &Backend{
 		Config: c, out: sessions.Publisher{Store: c.Store, Clients: c.Clients, Held: c.Held}, schemas: mcp.NewSchemaCache(),
-		running: map[storage.StreamID]*run{},
+		running: map[storage.StreamID]*run{}, lists: map[[2]string]listed{},
 	}
 }
 

@@ -89,7 +89,10 @@ func TestOperatorSeesTheToolsOfAServerWithoutASession(t *testing.T) {
 		t.Errorf("a server that is not there: %v", err)
 	}
 	w.hosted.Make = func(context.Context, native.Session) (*mcp.Server, error) { panic("no") }
-	if tools, err := b.Tools(t.Context(), "acme", "demo"); len(tools) > 0 || err != nil && !errors.Is(err, storage.Unavailable) {
+	if again, err := b.Tools(t.Context(), "acme", "demo"); err != nil || len(again) != len(tools) {
+		t.Errorf("a second time the server is made anew: %s, %v", again, err)
+	}
+	if tools, err := b.Tools(t.Context(), "others", "demo"); len(tools) > 0 || err != nil && !errors.Is(err, storage.Unavailable) {
 		t.Errorf("a server that panics: %s, %v", tools, err)
 	}
 }

@@ -3,6 +3,7 @@ package native
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -12,12 +13,45 @@ import (
 // listWithin is the longest time for a server to list its tools for an operator.
 const listWithin = 2 * time.Second
 
+// listFor is how long operators get the same list of a server again. The console asks after each call.
+const listFor = 10 * time.Second
+
+// maxLists is how many lists a Backend keeps for listFor.
+const maxLists = 1000
+
+// listed is what a server has answered to an operator.
+type listed struct {
+	at    time.Time
+	tools []json.RawMessage
+	err   error
+}
+
 // Tools returns the tools that a server lists for a tenant's client without capabilities and
-// principal. The caller owns the slice.
+// principal, or has listed less than listFor ago. The caller owns the slice.
 //
 // Errors: NotFound if this program does not have the server; Unavailable if it does not
 // answer as MCP says.
 func (k *Backend) Tools(ctx context.Context, tenant, server string) ([]json.RawMessage, error) {
+	key := [2]string{tenant, server}
+	k.mu.Lock()
+	last := k.lists[key]
+	k.mu.Unlock()
+	if time.Since(last.at) >= listFor {
+		last.tools, last.err = k.list(ctx, tenant, server)
+		last.at = time.Now()
+		if ctx.Err() == nil {
+			k.mu.Lock()
+			if len(k.lists) >= maxLists {
+				clear(k.lists)
+			}
+			k.lists[key] = last
+			k.mu.Unlock()
+		}
+	}
+	return slices.Clone(last.tools), last.err
+}
+
+func (k *Backend) list(ctx context.Context, tenant, server string) ([]json.RawMessage, error) {
 	h, ok := k.Servers(server)
 	if !ok || h.Make == nil && h.Remote == nil {
 		return nil, storage.Errorf(storage.NotFound, "this program does not have the native server %s", server)
