@@ -113,7 +113,7 @@ type createKeyCommand struct {
 	AllServers bool     `help:"The holder may call every server."`
 	Role       string   `enum:"user,viewer,auditor,operator" default:"user" help:"user: call servers. viewer: see servers, processes, sessions and keys. auditor: the same, and what calls said, of servers that keep it. operator: call, see, and manage them."`
 	Props      string   `placeholder:"JSON" help:"A JSON object about the principal, for your servers in Go."`
-	Days       int      `default:"365" help:"The days until the key ends; 0 for never."`
+	Days       *int     `help:"The days until the key ends, by default 365; 0 for never."`
 	fileFlag
 	managed
 }
@@ -123,17 +123,18 @@ func (c *createKeyCommand) Validate() error {
 	switch {
 	case c.AllServers == (len(c.Server) > 0):
 		return errors.New("say which servers the key is for: --server NAME, or --all-servers")
-	case c.Days < 0:
-		return fmt.Errorf("--days is %d; want a number of days, or 0 for never", c.Days)
+	case c.Days != nil && *c.Days < 0:
+		return fmt.Errorf("--days is %d; want a number of days, or 0 for never", *c.Days)
 	}
 	return nil
 }
 
 func (c *createKeyCommand) Run(t *terminal) error {
-	asked := api.NewKey{
-		Principal: c.Principal, Tenant: c.Tenant, Servers: c.Server, Role: c.Role,
-		Seconds: int64(c.Days) * 24 * 60 * 60,
+	days := api.KeyDays
+	if c.Days != nil {
+		days = *c.Days
 	}
+	asked := api.NewKey{Principal: c.Principal, Tenant: c.Tenant, Servers: c.Server, Role: c.Role, Seconds: int64(days) * 24 * 60 * 60}
 	if c.Props != "" {
 		if !json.Valid([]byte(c.Props)) {
 			return errors.New("--props is not a JSON object")

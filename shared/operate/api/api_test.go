@@ -295,6 +295,12 @@ func TestAnErrorLeavesNoGivenSessionItsProcess(t *testing.T) {
 
 func TestKeysAreMadeRotatedAndRevoked(t *testing.T) {
 	p := newPlace(t)
+	for life, want := range map[string]int{"": api.KeyDays, `,"life_seconds":null`: api.KeyDays, `,"life_seconds":86400`: 1, `,"life_seconds":0`: 0} {
+		var k api.Key
+		if p.ask("operator", "POST", "/api/v1/keys", `{"principal":"eve","servers":["one"]`+life+`}`, &k); want == 0 != (k.Expires == nil) || k.Expires != nil && int(k.Expires.Sub(k.Created).Hours()) != 24*want {
+			t.Errorf("with %q the key ends at %v", life, k.Expires)
+		}
+	}
 	var made api.Key
 	if status, text := p.ask("operator", "POST", "/api/v1/keys", `{"principal":"eve","servers":["one"],"role":"viewer","life_seconds":3600}`, &made); status != http.StatusOK ||
 		made.Tenant != "acme" || made.Role != "viewer" || made.Expires == nil || !strings.HasPrefix(made.Key, "dm_") {

@@ -54,7 +54,7 @@ func (c Caller) manages(k storage.Key) bool {
 }
 
 func (x *exchange) createKey() (any, error) {
-	var asked NewKey
+	asked := NewKey{Seconds: KeyDays * 24 * 60 * 60}
 	if err := x.body(&asked); err != nil {
 		return nil, err
 	}

@@ -222,6 +222,9 @@ type Key struct {
 	Revoked   *time.Time `json:"revoked,omitempty"`
 }
 
+// KeyDays is how many days a key is valid by default.
+const KeyDays = 365
+
 // NewKey asks to create an API key.
 type NewKey struct {
 	Principal string          `json:"principal"`
@@ -229,7 +232,7 @@ type NewKey struct {
 	Servers   []string        `json:"servers"`          // "*" for all
 	Role      string          `json:"role,omitempty"`   // user by default
 	Props     json.RawMessage `json:"props,omitempty"`
-	Seconds   int64           `json:"life_seconds,omitempty"` // 0: until it is revoked
+	Seconds   int64           `json:"life_seconds"` // KeyDays if it is absent; 0: until the key is revoked
 }
 
 // Rotate asks for a key that replaces another one.
