@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 	"github.com/dormouse-mcp/dormouse/shared/store/sqlitestore"
 )
 
@@ -26,26 +27,11 @@ type build struct {
 
 // builtAs reads the information about the build that the go command has put into this program.
 func builtAs() build {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		info = &debug.BuildInfo{}
-	}
-	return buildOf(info)
-}
-
-func buildOf(info *debug.BuildInfo) build {
+	info, _ := debug.ReadBuildInfo() // nil for a program that has none
+	version, settings := api.VersionIn(info)
 	b := build{
-		Version: "devel", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Store: sqlitestore.Version,
+		Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Store: sqlitestore.Version,
 		Protocol: append([]string{wire.V20260728}, wire.LegacyVersions()...),
-	}
-	main, settings := info.Main, info.Settings
-	for _, m := range info.Deps { // in a program with native servers, the main module is another one
-		if m.Path == "github.com/dormouse-mcp/dormouse" {
-			main, settings = *m, nil
-		}
-	}
-	if v := main.Version; v != "" && v != "(devel)" {
-		b.Version = v
 	}
 	for _, s := range settings {
 		switch s.Key {

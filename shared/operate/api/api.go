@@ -412,12 +412,30 @@ func (x *exchange) body(v any) error {
 	}
 }
 
-// Version returns the version of the program, such as v0.4.0, or devel if it has none.
+// Version returns the version of Dormouse in this program, such as v0.4.0, or devel if it has none.
 func Version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
-		return info.Main.Version
+	info, _ := debug.ReadBuildInfo() // nil for a program that has none
+	version, _ := VersionIn(info)
+	return version
+}
+
+// VersionIn returns the version of Dormouse in a program, as Version does, and the settings with which
+// Dormouse was built. In a program with servers in Go, the main module is another one, and the settings
+// are not Dormouse's. info may be nil.
+func VersionIn(info *debug.BuildInfo) (version string, settings []debug.BuildSetting) {
+	if info == nil {
+		return "devel", nil
 	}
-	return "devel"
+	main, settings := info.Main, info.Settings
+	for _, m := range info.Deps {
+		if m.Path == "github.com/dormouse-mcp/dormouse" {
+			main, settings = *m, nil
+		}
+	}
+	if main.Version == "" || main.Version == "(devel)" {
+		return "devel", settings
+	}
+	return main.Version, settings
 }
 
 func (x *exchange) info() (any, error) {

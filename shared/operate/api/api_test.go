@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -635,5 +636,13 @@ func TestAMachineTellsWhatItKnowsBesideTheStore(t *testing.T) {
 	}
 	if p.ask("narrow", "GET", "/api/v1/servers", "", &all); len(all.Servers) != 0 {
 		t.Errorf("a key for another server sees %+v", all)
+	}
+}
+
+func TestVersionIsDormousesOwnAlsoInAProgramOfAnother(t *testing.T) {
+	info := &debug.BuildInfo{Main: debug.Module{Path: "example.com/hello", Version: "v3.1.0"}, Settings: []debug.BuildSetting{{Key: "vcs.revision"}}}
+	info.Deps = []*debug.Module{{Path: "example.com/other", Version: "v9.0.0"}, {Path: "github.com/dormouse-mcp/dormouse", Version: "v0.2.0"}}
+	if version, settings := api.VersionIn(info); version != "v0.2.0" || settings != nil {
+		t.Errorf("got %s, %v", version, settings)
 	}
 }
