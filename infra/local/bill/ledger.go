@@ -333,14 +333,18 @@ func (l *Ledger) until(now time.Time, running []fleet.Status) Bill {
 	}
 	b := Bill{Since: l.since, Until: now, Shares: []api.Share{}}
 	for d, u := range days {
-		b.Days = append(b.Days, d.share(d.day, u))
+		if u != (meter.Units{}) {
+			b.Days = append(b.Days, d.share(d.day, u))
+		}
 	}
 	slices.SortFunc(b.Days, func(x, y api.Share) int {
 		return cmp.Or(cmp.Compare(x.Day, y.Day), cmp.Compare(x.Server, y.Server), cmp.Compare(x.Tenant, y.Tenant))
 	})
 	prices := meter.Published()
 	for o, u := range all {
-		b.Shares = append(b.Shares, o.share("", u))
+		if u != (meter.Units{}) {
+			b.Shares = append(b.Shares, o.share("", u))
+		}
 	}
 	slices.SortFunc(b.Shares, func(x, y api.Share) int {
 		return cmp.Or(cmp.Compare(prices.Cost(y.Units), prices.Cost(x.Units)), cmp.Compare(x.Server+x.Tenant+x.Session, y.Server+y.Tenant+y.Session))

@@ -59,11 +59,13 @@ func TestALineIsItsOwnersAndPartOfTheTotal(t *testing.T) {
 	record(l, spentLine)
 	record(l, spentLine)
 	record(l, `{"msg":"request","server":"one"}`)
+	record(l, `{"msg":"request","server":"two","tenant":"idle","units":{}}`)
 	record(l, `no JSON with "units":{`)
 	b := billed(t, l)
 	commontest.SameIn(t, "total", meter.Units{Invocations: 2, ReadUnits: 4, WriteUnits: 6}, l.Total())
 	want := map[owner]meter.Units{{server: "one", tenant: "acme", session: "s1"}: {Invocations: 2, ReadUnits: 4, WriteUnits: 6}}
 	commontest.SameIn(t, "shares", want, sharesOf(b))
+	commontest.EqualIn(t, "days", 1, len(b.Days))
 }
 
 func TestWhoWasNotLetInOwnsNothing(t *testing.T) {
