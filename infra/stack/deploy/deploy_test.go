@@ -161,9 +161,9 @@ func TestANewStackLeavesInvocationsForItsBoxes(t *testing.T) {
 	commontest.Same(t, want, a.ran("sam deploy "))
 	// The stack creates the image repository, so the image is pushed after sam deploy.
 	a.before("make sam-build ARCH=arm64", "sam deploy")
-	a.before("sam deploy", "make image ARCH=arm64 IMAGE=1.dkr.ecr/dormouse-repo:0ed538c1a2b3-a8e0fbb4 < word")
+	a.before("sam deploy", "make image ARCH=arm64 IMAGE=1.dkr.ecr/dormouse-repo:0ed538c1a2b3-1f126023 < word")
 	a.before("make image", "aws cloudformation update-stack --stack-name dormouse --use-previous-template")
-	commontest.Contains(t, "boxes get their image by", "ParameterKey=RunnerImage,ParameterValue=1.dkr.ecr/dormouse-repo:0ed538c1a2b3-a8e0fbb4", a.ran("aws cloudformation update-stack")[0])
+	commontest.Contains(t, "boxes get their image by", "ParameterKey=RunnerImage,ParameterValue=1.dkr.ecr/dormouse-repo:0ed538c1a2b3-1f126023", a.ran("aws cloudformation update-stack")[0])
 	commontest.Contains(t, "the user is told", "a key:\n  bin/dormouse keys create", out)
 	commontest.Contains(t, "the user is told", "the console:\n  https://e/console", out)
 }
@@ -172,11 +172,27 @@ func TestAStackKeepsItsProcessorAndGetsItsImageFirst(t *testing.T) {
 	a := usual(t)
 	a.replies["aws cloudformation describe-stacks"] = []string{oldStack}
 	deployed(t, a, "dev", nil, "up", "LogDays=60")
-	want := []string{"--config-env dev --parameter-overrides Architecture=x86_64 Concurrency=1000 LogDays=60 RunnerImage=1.dkr.ecr/dormouse-repo:0ed538c1a2b3-d8cef0ba Spot=true"}
+	want := []string{"--config-env dev --parameter-overrides Architecture=x86_64 Concurrency=1000 LogDays=60 RunnerImage=1.dkr.ecr/dormouse-repo:0ed538c1a2b3-a8d8ee71 Spot=true"}
 	got := a.ran("sam deploy ")
 	commontest.Same(t, want, got)
 	a.before("make sam-build ARCH=x86_64", "sam deploy")
 	a.before("make image ARCH=x86_64", "sam deploy")
+
+	// The tag tells apart what a user's variables of make put into the image.
+	locks, tags := t.TempDir(), map[string]bool{got[0]: true}
+	for i, vars := range [][2]string{{"BAKE", ""}, {"LOCKS", locks}, {"LOCKS", locks}, {"SERVERS", networkFile}} {
+		t.Run(vars[0], func(t *testing.T) {
+			commontest.OK(t, os.WriteFile(filepath.Join(locks, "a"), []byte{byte(i)}, 0o600))
+			t.Setenv(vars[0], vars[1])
+			a := usual(t)
+			a.replies["aws cloudformation describe-stacks"] = []string{oldStack}
+			deployed(t, a, "dev", nil, "up", "LogDays=60")
+			tags[a.ran("sam deploy ")[0]] = true
+		})
+	}
+	if len(tags) != 5 {
+		t.Errorf("%d tags: %v", len(tags), tags)
+	}
 
 	a = usual(t)
 	a.replies["aws cloudformation describe-stacks"], a.replies["aws ecr describe-images"] = []string{oldStack}, []string{"{}"}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -152,7 +153,8 @@ func (*program) ownImage(params map[string]string, s *stack) bool {
 }
 
 // tag builds the runner, the program in a box, and returns the tag of its image. The tag depends on
-// the commit, the program and the servers file, because the image contains the servers of that file.
+// the commit and on what make image puts into the image: the program, and the servers of the servers
+// file or the locks. The image has nothing of servers.lock.json, which is deployed with the functions.
 func (p *program) tag(ctx context.Context, arch string) (string, error) {
 	if _, err := p.do(ctx, command{Name: "make", Args: []string{"runner-aws", "ARCH=" + arch}, Show: true}); err != nil {
 		return "", err
@@ -161,20 +163,32 @@ func (p *program) tag(ctx context.Context, arch string) (string, error) {
 	if arch == "x86_64" {
 		goarch = "amd64"
 	}
-	program, err := os.ReadFile("bin/linux-" + goarch + "/runner")
-	if err != nil {
-		return "", err
+	// Make exports these variables to this program and to the make image below, if the user sets them.
+	image := map[string]string{"SERVERS": "servers.json"}
+	for _, name := range []string{"BAKE", "LOCKS", "SERVERS"} {
+		if value, set := os.LookupEnv(name); set {
+			image[name] = value
+		}
 	}
-	servers, err := os.ReadFile("servers.json")
-	if err != nil {
-		return "", err
+	files := []string{"bin/linux-" + goarch + "/runner", image["SERVERS"]}
+	if locks := image["LOCKS"]; locks != "" {
+		found, _ := filepath.Glob(locks + "/*") // the only error is one of the pattern
+		files = append(files, found...)
 	}
-	sum := sha256.Sum256(append(program, servers...))
+	sum := sha256.New()
+	_, _ = fmt.Fprintln(sum, image)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return "", err
+		}
+		_, _ = fmt.Fprintf(sum, "%s %x\n", file, sha256.Sum256(text))
+	}
 	commit, err := p.do(ctx, command{Name: "git", Args: []string{"rev-parse", "--short=12", "HEAD"}})
 	if err != nil {
 		commit = "uncommitted"
 	}
-	return strings.TrimSpace(commit) + "-" + hex.EncodeToString(sum[:4]), nil
+	return strings.TrimSpace(commit) + "-" + hex.EncodeToString(sum.Sum(nil)[:4]), nil
 }
 
 // image pushes the image of the boxes to the stack's repository, unless the tag is there already: a
