@@ -52,19 +52,26 @@ func TestTokensKnowWhichRulesForToolsTheirUserFits(t *testing.T) {
 	commontest.EqualIn(t, "a key", "read write_file write_note drop", may(got["access_token"].(string)))
 }
 
-func TestRefreshEndsWithTheIssuerAndTheTenantOfTheSignIn(t *testing.T) {
+// The refusal of a refresh token that is good says something else than that of an unknown one.
+func TestRefreshEndsWithTheIssuerTheTenantAndTheRulesOfTheSignIn(t *testing.T) {
 	for name, change := range map[string]func(*resourceserver.Settings){
 		"another issuer": func(s *resourceserver.Settings) { s.Name = "next" },
 		"another tenant": func(s *resourceserver.Settings) { s.Tenant = "acme" },
 		"tenants without it": func(s *resourceserver.Settings) {
 			s.TenantClaim, s.Tenants = "org", map[string]string{"a": "acme"}
 		},
+		"rules without them": func(s *resourceserver.Settings) {
+			s.Allow = map[string]resourceserver.Rule{"files": {Emails: []string{"*@example.net"}}}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newSite(t, nil)
 			client, _, refresh := s.tokens()
 			change(&s.config.Settings)
-			s.refusedWith(t, refreshing(client, refresh), "invalid_grant")
+			_, unknown := s.token(refreshing(client, "x"+refresh))
+			if _, got := s.token(refreshing(client, refresh)); got["error"] != "invalid_grant" || got["error_description"] == unknown["error_description"] {
+				t.Errorf("%v; for an unknown token %v", got, unknown)
+			}
 		})
 	}
 }

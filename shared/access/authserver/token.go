@@ -135,8 +135,8 @@ func (b *Server) refresh(r *http.Request, f url.Values) (tokens, error) {
 			return badGrant()
 		case !g.Revoked.IsZero():
 			return errRevoked
-		case !b.has(g.Server) || !b.admits(g):
-			return badGrant()
+		case !b.has(g.Server) || !b.admits(g): // only a client that has had a token of the grant learns it
+			return bad("invalid_grant", "the operator has changed the servers, or who may use them, since this sign-in; sign in again")
 		case server != "" && server != g.Server:
 			return bad("invalid_target", "the token is for another resource; send the resource of the sign-in")
 		case slices.ContainsFunc(b.settings.Known(g.Server, scopes), func(s string) bool { return slices.Contains(scopes, s) && !slices.Contains(g.Scopes, s) }):
