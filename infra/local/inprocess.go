@@ -130,13 +130,18 @@ func (in *inprocess) configure() error {
 	return nil
 }
 
-// Serve implements [Functions]: it builds the handlers anew.
+// Serve implements [Functions]: it builds the handlers anew. It refuses a file without an identity
+// provider if the one before names one, because anybody could then sign in with any name.
 func (in *inprocess) Serve(servers *serversfile.File) error {
 	s := *in.settings.Load()
 	s.Servers = servers
+	before := s.Access
 	var err error
 	if s.Access, err = in.m.tokens(servers); err != nil {
 		return err
+	}
+	if before != nil && before.Issuer != before.PublicURL && s.Access.Issuer == s.Access.PublicURL {
+		return errors.New("x-dormouse.access names no issuer any more, and with --access oauth anybody on this machine could sign in with any name; start dormouse run again if you want that")
 	}
 	h, err := in.make(s)
 	if err == nil {

@@ -130,6 +130,19 @@ func TestFileThatCannotBeServedChangesNothingAndIsSaidOnce(t *testing.T) {
 	}
 }
 
+// Only a start turns on the sign-in that takes any name.
+func TestAReloadKeepsTheIdentityProvider(t *testing.T) {
+	r := newReloading(t, func(c *Config) { c.Access, c.PublicURL = AccessOAuth, "http://127.0.0.1:8787" })
+	const one = `{"mcpServers":{` + oneNative + `}`
+	for _, file := range []string{one + `}`, one + `,"x-dormouse":{"access":{"issuer":"https://login.example.com","client_id":"c"}}}`} {
+		_, err := r.save(file)
+		commontest.OK(t, err)
+	}
+	if _, err := r.save(one + `}`); err == nil {
+		t.Error("a file without a provider is taken")
+	}
+}
+
 func TestFileWithTheSameServersIsNoNews(t *testing.T) {
 	r := newReloading(t, nil)
 	before := r.functions.(*inprocess).made.Load()
