@@ -78,12 +78,8 @@ func (c closing) Close(_ context.Context, conn string) error {
 // named admits every caller. The principal is the value of Authorization, or ada.
 type named struct{ apikey.Open }
 
-func (named) Authenticate(r *http.Request, _ string) (storage.Identity, error) {
-	return storage.Identity{Tenant: cmp.Or(r.Header.Get("X-Tenant"), "acme"), Principal: cmp.Or(r.Header.Get("Authorization"), "ada")}, nil
-}
-
-func (n named) Members(r *http.Request, _ string, servers []string) (map[string]storage.Identity, error) {
-	return apikey.EachServer(n, r, servers)
+func (named) Members(r *http.Request, _ string, servers []string) (map[string]storage.Identity, error) {
+	return apikey.Same(storage.Identity{Tenant: cmp.Or(r.Header.Get("X-Tenant"), "acme"), Principal: cmp.Or(r.Header.Get("Authorization"), "ada")}, servers), nil
 }
 
 func (m *market) servers() native.Servers {

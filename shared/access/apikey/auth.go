@@ -45,9 +45,7 @@ const maxRemembered = 1000
 // Authenticator finds out who calls, and whether the caller may use a server. [Keys] documents
 // its methods.
 type Authenticator interface {
-	Authenticate(r *http.Request, server string) (storage.Identity, error)
 	Members(r *http.Request, group string, servers []string) (map[string]storage.Identity, error)
-	Confirm(ctx context.Context, credential, server string) error
 	ConfirmMembers(ctx context.Context, credential, group string, servers []string) ([]string, error)
 }
 
@@ -68,37 +66,24 @@ type memory struct {
 // NewKeys returns Keys that authenticate by the keys in a store.
 func NewKeys(store storage.Keys) *Keys { return &Keys{store: store, known: map[string]memory{}} }
 
-// Authenticate returns who sent a request, and checks that the caller may use a server. Cost: one
-// read if the key is not remembered, and one write an hour for each key in use. A refused caller
-// causes no write.
+// Members returns the identity of the sender of a request at each of the servers that its key is for.
+// Cost: one read if the key is not remembered, and one write an hour for each key in use. A refused
+// caller causes no write.
 //
 // Errors: Unauthenticated if there is no key, or none that is good, for whatever reason.
 // Forbidden if a good key is for other servers. Invalid for several headers; Unavailable.
-func (a *Keys) Authenticate(r *http.Request, server string) (storage.Identity, error) {
+func (a *Keys) Members(r *http.Request, _ string, servers []string) (map[string]storage.Identity, error) {
 	key, err := bearer(r.Header.Values("Authorization"))
 	if err != nil {
-		return storage.Identity{}, err
+		return nil, err
 	}
-	return a.Verify(r.Context(), key, server)
+	return a.members(r.Context(), key, servers)
 }
 
-// Members returns the identity of the caller at each of the servers that its key is for. Cost and
-// errors are those of one call of Authenticate.
-func (a *Keys) Members(r *http.Request, _ string, servers []string) (map[string]storage.Identity, error) {
-	return EachServer(a, r, servers)
-}
-
-// EachServer calls Authenticate for each of the servers, and returns the identities of the caller.
-// It ends at the first error other than Forbidden.
-//
-// Errors: those of Authenticate; Forbidden if the caller may use none of them.
-func EachServer(a interface {
-	Authenticate(r *http.Request, server string) (storage.Identity, error)
-}, r *http.Request, servers []string,
-) (map[string]storage.Identity, error) {
+func (a *Keys) members(ctx context.Context, key string, servers []string) (map[string]storage.Identity, error) {
 	all := map[string]storage.Identity{}
 	_, err := Each(servers, func(server string) error {
-		who, err := a.Authenticate(r, server)
+		who, err := a.Verify(ctx, key, server)
 		if err == nil {
 			all[server] = who
 		}
@@ -108,7 +93,7 @@ func EachServer(a interface {
 }
 
 // Verify returns the identity of the holder of a key, after checking that the key is good for a
-// server. Costs and errors are as for Authenticate.
+// server. Costs and errors are as for Members.
 func (a *Keys) Verify(ctx context.Context, key, server string) (storage.Identity, error) {
 	k, err := a.whole(ctx, key, ToCall, server)
 	if err != nil {
@@ -132,7 +117,7 @@ func (a *Keys) whole(ctx context.Context, key string, right Right, server string
 
 // Confirm checks that a caller that was authenticated earlier, with this
 // [storage.Identity].Credential, may still use a server. Costs and errors are as for
-// Authenticate.
+// Members.
 func (a *Keys) Confirm(ctx context.Context, credential, server string) error {
 	if !isID(credential) {
 		return notGood()
@@ -262,18 +247,19 @@ type Open struct{}
 // LocalTenant is the tenant, and the principal, of callers without a key.
 const LocalTenant = "local"
 
-// Authenticate returns [LocalTenant] as tenant and principal.
-func (Open) Authenticate(*http.Request, string) (storage.Identity, error) {
-	return storage.Identity{Tenant: LocalTenant, Principal: LocalTenant}, nil
+// Members returns [LocalTenant] as tenant and principal, for each of the servers.
+func (Open) Members(_ *http.Request, _ string, servers []string) (map[string]storage.Identity, error) {
+	return Same(storage.Identity{Tenant: LocalTenant, Principal: LocalTenant}, servers), nil
 }
 
-// Members returns the result of Authenticate for each of the servers.
-func (o Open) Members(r *http.Request, _ string, servers []string) (map[string]storage.Identity, error) {
-	return EachServer(o, r, servers)
+// Same returns who as the identity at each of the servers.
+func Same(who storage.Identity, servers []string) map[string]storage.Identity {
+	all := map[string]storage.Identity{}
+	for _, server := range servers {
+		all[server] = who
+	}
+	return all
 }
-
-// Confirm returns nil.
-func (Open) Confirm(context.Context, string, string) error { return nil }
 
 // ConfirmMembers returns all of the servers.
 func (Open) ConfirmMembers(_ context.Context, _, _ string, servers []string) ([]string, error) {

@@ -69,7 +69,8 @@ func as(a apikey.Authenticator, server string, values ...string) (storage.Identi
 	for _, v := range values {
 		q.Header.Add("Authorization", v)
 	}
-	return a.Authenticate(q, server)
+	may, err := a.Members(q, "", []string{server})
+	return may[server], err
 }
 
 func served(t *testing.T, a apikey.Authenticator, server, key string) {
@@ -275,7 +276,7 @@ func TestTroubleWithTheStoreIsNotABadKey(t *testing.T) {
 	wantCode(t, a.Confirm(t.Context(), idOf(key), "s"), storage.Unavailable)
 }
 
-func TestConfirmWantsWhatAuthenticateGave(t *testing.T) {
+func TestConfirmWantsWhatMembersGave(t *testing.T) {
 	r := newRig(t)
 	key := r.key(0, "s")
 	a := apikey.NewKeys(r.count)

@@ -10,18 +10,12 @@ import (
 // Tokens authenticates callers by the tokens of an identity provider. Package resourceserver
 // implements it.
 type Tokens interface {
-	// Verify returns the identity that a token stands for, and checks that it may use a
-	// server. Errors are as for [Keys.Authenticate].
-	Verify(ctx context.Context, token, server string) (storage.Identity, error)
 	// VerifyGroup returns the identity of a token at each of the servers that its user may use. The
 	// token must be for the group or, if group is "", for one or several of the servers. Errors are as
 	// for [Keys.Members].
 	VerifyGroup(ctx context.Context, token, group string, servers []string) (map[string]storage.Identity, error)
-	// Confirm checks that a caller that was verified earlier, with this
-	// [storage.Identity].Credential, may still use a server. Errors are as for Verify.
-	Confirm(ctx context.Context, credential, server string) error
-	// ConfirmMembers returns the servers of a group that a caller may still use. The caller was verified
-	// earlier. Errors are as for VerifyGroup.
+	// ConfirmMembers returns those of the servers that a caller may still use. The caller was verified
+	// earlier, with this [storage.Identity].Credential. Errors are as for VerifyGroup.
 	ConfirmMembers(ctx context.Context, credential, group string, servers []string) ([]string, error)
 }
 
@@ -35,45 +29,20 @@ type Either struct {
 // the second.
 func NewEither(keys *Keys, tokens Tokens) *Either { return &Either{keys, tokens} }
 
-// Authenticate uses [Keys.Authenticate] for a key and Tokens.Verify for any other token.
-func (e *Either) Authenticate(r *http.Request, server string) (storage.Identity, error) {
-	token, err := e.sent(r)
-	if err != nil {
-		return storage.Identity{}, err
-	}
-	if IsKey(token) {
-		return e.keys.Verify(r.Context(), token, server)
-	}
-	return e.tokens.Verify(r.Context(), token, server)
-}
-
 // Members uses [Keys.Members] for a key and Tokens.VerifyGroup for any other token.
 func (e *Either) Members(r *http.Request, group string, servers []string) (map[string]storage.Identity, error) {
-	token, err := e.sent(r)
+	headers := r.Header.Values("Authorization")
+	if len(headers) == 0 {
+		return nil, storage.Errorf(storage.Unauthenticated, "the request is not authenticated; sign in, or send an API key as Authorization: Bearer KEY")
+	}
+	token, err := bearer(headers)
 	if err != nil {
 		return nil, err
 	}
 	if IsKey(token) {
-		return e.keys.Members(r, group, servers)
+		return e.keys.members(r.Context(), token, servers)
 	}
 	return e.tokens.VerifyGroup(r.Context(), token, group, servers)
-}
-
-// sent returns the key or token of a request.
-func (*Either) sent(r *http.Request) (string, error) {
-	headers := r.Header.Values("Authorization")
-	if len(headers) == 0 {
-		return "", storage.Errorf(storage.Unauthenticated, "the request is not authenticated; sign in, or send an API key as Authorization: Bearer KEY")
-	}
-	return bearer(headers)
-}
-
-// Confirm uses [Keys.Confirm] for the credential of a key and Tokens.Confirm for any other.
-func (e *Either) Confirm(ctx context.Context, credential, server string) error {
-	if isID(credential) {
-		return e.keys.Confirm(ctx, credential, server)
-	}
-	return e.tokens.Confirm(ctx, credential, server)
 }
 
 // ConfirmMembers uses [Keys.ConfirmMembers] for the credential of a key and

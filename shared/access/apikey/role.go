@@ -67,7 +67,7 @@ func May(servers []string, server string) bool {
 }
 
 // Holder returns the key that a request has, after checking that it is good and has a right.
-// Holder does not check the key's servers. Costs and errors are as for [Keys.Authenticate].
+// Holder does not check the key's servers. Costs and errors are as for [Keys.Members].
 func (a *Keys) Holder(r *http.Request, right Right) (storage.Key, error) {
 	key, err := bearer(r.Header.Values("Authorization"))
 	if err != nil {

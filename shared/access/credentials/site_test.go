@@ -109,12 +109,8 @@ func (s *site) endpoint() http.Handler {
 
 type named struct{ apikey.Open }
 
-func (named) Authenticate(r *http.Request, _ string) (storage.Identity, error) {
-	return storage.Identity{Tenant: "acme", Principal: strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")}, nil
-}
-
-func (n named) Members(r *http.Request, _ string, servers []string) (map[string]storage.Identity, error) {
-	return apikey.EachServer(n, r, servers)
+func (named) Members(r *http.Request, _ string, servers []string) (map[string]storage.Identity, error) {
+	return apikey.Same(storage.Identity{Tenant: "acme", Principal: strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")}, servers), nil
 }
 
 // asleep is a Backend whose box is asleep. It records the deliveries that would wake the box.

@@ -30,18 +30,17 @@ func (s Settings) Members(name string) []string {
 
 // VerifyGroup returns the identity of a token at each of the servers that its user may use. The
 // token must be for the group. If group is "", servers that the token is not for are left out.
-// Costs and errors are as for Verify.
+// VerifyGroup neither reads nor writes a store. It asks the issuer for unknown keys. With
+// introspection it also asks about a token that it has not asked about within 30 seconds.
+//
+// Errors: Unauthenticated if the token is invalid, or not for the group or any of the servers.
+// Forbidden if the token lacks a scope, or its identity may use none of the servers. Unavailable.
 func (s *ResourceServer) VerifyGroup(ctx context.Context, token, group string, servers []string) (map[string]storage.Identity, error) {
 	g, err := s.grant(ctx, token)
 	if err != nil {
 		return nil, err
 	}
-	if group == "" {
-		servers, err = s.meantFor(g, servers)
-	} else {
-		err = s.meant(g, group)
-	}
-	if err != nil {
+	if servers, err = s.meantFor(g, group, servers); err != nil {
 		return nil, err
 	}
 	who, err := s.identity(g, token)
@@ -51,21 +50,28 @@ func (s *ResourceServer) VerifyGroup(ctx context.Context, token, group string, s
 	return s.settings.each(who, g.claims, servers)
 }
 
-// ConfirmMembers returns the servers of a group that a caller may still use. Costs and errors are
-// as for Confirm.
+// ConfirmMembers returns those of the servers that a caller may still use, whose token was valid
+// earlier. The argument text is the Credential of the caller's identity, and group is that of
+// VerifyGroup. Without introspection, only the expiry of the token is checked. Costs and errors are as
+// for VerifyGroup.
 func (s *ResourceServer) ConfirmMembers(ctx context.Context, text, group string, servers []string) ([]string, error) {
 	g, err := s.confirmed(ctx, text)
 	if err != nil || s.introspec == nil {
 		return servers, err
 	}
-	if err := s.meant(g, group); err != nil {
+	if servers, err = s.meantFor(g, group, servers); err != nil {
 		return nil, err
 	}
-	may, err := s.settings.each(storage.Identity{}, g.claims, servers)
+	may, err := s.settings.each(s.settings.named(g.claims), g.claims, servers)
 	return slices.DeleteFunc(slices.Clone(servers), func(name string) bool { _, ok := may[name]; return !ok }), err
 }
 
-func (s *ResourceServer) meantFor(g grant, servers []string) (all []string, err error) {
+// meantFor returns the servers that a token is for: all of them if it is for the group, and for the
+// group "" those that it is for itself.
+func (s *ResourceServer) meantFor(g grant, group string, servers []string) (all []string, err error) {
+	if group != "" {
+		return servers, s.meant(g, group)
+	}
 	for _, server := range servers {
 		why := s.meant(g, server)
 		if why == nil {

@@ -61,16 +61,16 @@ func TestTokenThatWasTakenBackIsRefusedWithinHalfAMinute(t *testing.T) {
 			i.times("/introspect")
 			who, err := verify(s, token)
 			commontest.OK(t, err)
-			commontest.Check(t, elsewhere.Confirm(t.Context(), who.Credential, "one"))
+			commontest.Check(t, confirm(elsewhere, who.Credential, "one"))
 			for range 100 {
 				taken(t, "a good token", s, token)
 			}
 			commontest.EqualIn(t, "questions to the issuer, want one for each process", 2, i.times("/introspect"))
-			wantCode(t, "another server", s.Confirm(t.Context(), who.Credential, "two"), storage.Unauthenticated)
+			wantCode(t, "another server", confirm(s, who.Credential, "two"), storage.Unauthenticated)
 			i.set(func() { delete(i.active, token) })
 			time.Sleep(30 * time.Second)
 			refused(t, "the token", storage.Unauthenticated, s, token)
-			wantCode(t, "its connection", elsewhere.Confirm(t.Context(), who.Credential, "one"), storage.Unauthenticated)
+			wantCode(t, "its connection", confirm(elsewhere, who.Credential, "one"), storage.Unauthenticated)
 		}
 	})
 }
@@ -112,11 +112,11 @@ func TestCredentialOfAConnectionIsNotTheToken(t *testing.T) {
 		who, err := verify(s, i.issue("opaque-opaque", nil))
 		commontest.OK(t, err)
 		for _, credential := range []string{"opaque-opaque", "idp:opaque-opaque", "idp:", "", "idp:99999999999", who.Credential + "A"} {
-			wantCode(t, credential, s.Confirm(t.Context(), credential, "one"), storage.Unauthenticated)
+			wantCode(t, credential, confirm(s, credential, "one"), storage.Unauthenticated)
 		}
 		plain := i.server(t, nil)
 		for _, credential := range []string{"", "idp:", "idp:x", "idp:0", "99999999999", who.Credential} {
-			wantCode(t, credential, plain.Confirm(t.Context(), credential, "one"), storage.Unauthenticated)
+			wantCode(t, credential, confirm(plain, credential, "one"), storage.Unauthenticated)
 		}
 	})
 }

@@ -236,7 +236,13 @@ func inTime(t *testing.T, test func(t *testing.T, i *issuer)) {
 }
 
 func verify(s *resourceserver.ResourceServer, token string) (storage.Identity, error) {
-	return s.Verify(context.Background(), token, "one")
+	may, err := s.VerifyGroup(context.Background(), token, "", []string{"one"})
+	return may["one"], err
+}
+
+func confirm(s *resourceserver.ResourceServer, credential, server string) error {
+	_, err := s.ConfirmMembers(context.Background(), credential, "", []string{server})
+	return err
 }
 
 func taken(t *testing.T, what string, s *resourceserver.ResourceServer, token string) {

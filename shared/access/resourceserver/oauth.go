@@ -103,28 +103,6 @@ type grant struct {
 	until   time.Time      // when the token has to be verified again
 }
 
-// Verify returns the identity of a token, if it may use a server. It neither reads nor
-// writes a store. It asks the issuer for unknown keys. With introspection it also asks
-// about a token that it has not asked about within 30 seconds.
-//
-// Errors: Unauthenticated if the token is invalid, or not for this server. Forbidden if
-// the token lacks a scope, or its identity may not use the server. Unavailable.
-func (s *ResourceServer) Verify(ctx context.Context, token, server string) (storage.Identity, error) {
-	g, err := s.grant(ctx, token)
-	if err != nil {
-		return storage.Identity{}, err
-	}
-	if err := s.admit(g, server); err != nil {
-		return storage.Identity{}, err
-	}
-	who, err := s.identity(g, token)
-	if err != nil {
-		return storage.Identity{}, err
-	}
-	who.ToolRules = s.settings.ToolRules(server, g.claims)
-	return who, nil
-}
-
 func (s *ResourceServer) identity(g grant, token string) (storage.Identity, error) {
 	who, err := s.settings.Identity(g.claims)
 	if err != nil {
@@ -134,17 +112,6 @@ func (s *ResourceServer) identity(g grant, token string) (storage.Identity, erro
 		who.Credential = credential + s.sealer.Seal([]byte(token))
 	}
 	return who, nil
-}
-
-// Confirm checks whether a caller whose token was valid earlier may still use a server. The
-// argument text is the Credential of the caller's identity. Without introspection, only the expiry
-// of the token is checked. Costs and errors are as for Verify.
-func (s *ResourceServer) Confirm(ctx context.Context, text, server string) error {
-	g, err := s.confirmed(ctx, text)
-	if err != nil || s.introspec == nil {
-		return err
-	}
-	return s.admit(g, server)
 }
 
 // confirmed returns the grant of a credential that is still valid. Without introspection, the
@@ -222,14 +189,6 @@ func (s *ResourceServer) look(ctx context.Context, token string) (map[string]any
 		err = s.verifier.judge(claims)
 	}
 	return claims, err
-}
-
-// admit decides whether the caller of a grant may use a server, or at least one server of a group.
-func (s *ResourceServer) admit(g grant, server string) error {
-	if err := s.meant(g, server); err != nil {
-		return err
-	}
-	return s.settings.Admit(server, g.claims)
 }
 
 // meant returns nil if a grant's token is for this server or group and has the scopes that

@@ -142,10 +142,10 @@ func TestRememberedTokenEndsInTime(t *testing.T) {
 		commontest.OK(t, err)
 		time.Sleep(69 * time.Second)
 		taken(t, "a good token", s, token)
-		commontest.Check(t, s.Confirm(t.Context(), who.Credential, "one"))
+		commontest.Check(t, confirm(s, who.Credential, "one"))
 		time.Sleep(time.Second)
 		refused(t, "the token", storage.Unauthenticated, s, token)
-		wantCode(t, "its connection", s.Confirm(t.Context(), who.Credential, "one"), storage.Unauthenticated)
+		wantCode(t, "its connection", confirm(s, who.Credential, "one"), storage.Unauthenticated)
 	})
 }
 
@@ -327,7 +327,7 @@ func TestOnlyThoseWhoAreAllowedUseAServer(t *testing.T) {
 			commontest.EqualIn(t, name+": the challenge, though a login would not help", "", s.Challenge("/one/mcp", true, err))
 		}
 		both := []string{publicURL + "/one/mcp", publicURL + "/two/mcp"}
-		if _, err := s.Verify(t.Context(), signed(t, claims(map[string]any{"aud": both}), nil), "two"); err != nil {
+		if _, err := s.VerifyGroup(t.Context(), signed(t, claims(map[string]any{"aud": both}), nil), "", []string{"two"}); err != nil {
 			t.Errorf("who is not named comes under *: %v", err)
 		}
 		s = i.server(t, func(s *resourceserver.Settings) { s.Allow = map[string]resourceserver.Rule{"two": {Everyone: true}} })

@@ -127,16 +127,10 @@ func (w *world) awake(servers ...string) {
 
 type principal func(*http.Request) (name string, err error)
 
-func (p principal) Authenticate(r *http.Request, _ string) (storage.Identity, error) {
-	name, err := p(r)
-	return storage.Identity{Tenant: "tenant", Principal: name}, err
-}
-
 func (p principal) Members(r *http.Request, _ string, servers []string) (map[string]storage.Identity, error) {
-	return apikey.EachServer(p, r, servers)
+	name, err := p(r)
+	return apikey.Same(storage.Identity{Tenant: "tenant", Principal: name}, servers), err
 }
-
-func (principal) Confirm(context.Context, string, string) error { return nil }
 
 func (principal) ConfirmMembers(_ context.Context, _, _ string, servers []string) ([]string, error) {
 	return servers, nil

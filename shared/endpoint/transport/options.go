@@ -108,25 +108,18 @@ func (o *Options) admitted(ctx context.Context, c sessions.Caller) (release func
 
 // Authenticator finds out who callers are. Package apikey has implementations.
 type Authenticator interface {
-	// Authenticate returns the identity of the client that sent a request, if it may use the server.
-	// The argument server is a name from the address, perhaps of no server. Authenticate reads only
-	// the headers.
+	// Members returns the identities of a client that sent a request, one for each of the servers that
+	// it may use. For a request to a server, servers has only this name from the address, perhaps of no
+	// server. For a request to a group, the argument group is the group's address, such as "/mcp".
+	// Otherwise group is "": each credential then counts for the servers that it was issued for. Members
+	// reads only the headers, and looks up a credential once.
 	//
 	// Errors: the endpoint answers Unauthenticated with 401, Forbidden with 403, and others as errors.go
-	// says. It also refuses an identity without a tenant or a principal.
-	Authenticate(r *http.Request, server string) (storage.Identity, error)
-	// Members returns the identities of a client that sent a request to the address of a group. There is
-	// one for each of the servers that the client may use. The argument group is the address, such as
-	// "/mcp". For a request that only lists servers, group is "": each credential then counts for
-	// the servers that it was issued for. Members looks up a credential only once. Errors are those of
-	// Authenticate; Forbidden if the client may use none of the servers.
+	// says. The error is Forbidden if the client may use none of the servers. The endpoint also refuses an
+	// identity without a tenant or a principal.
 	Members(r *http.Request, group string, servers []string) (map[string]storage.Identity, error)
-	// Confirm returns nil if a credential that was authenticated earlier is still valid
-	// for a server. Errors are those of Authenticate.
-	Confirm(ctx context.Context, credential, server string) error
-	// ConfirmMembers is Confirm for a credential that was authenticated at the address of
-	// a group. It returns the servers for which the credential is still valid. Errors are
-	// those of Members.
+	// ConfirmMembers returns those of the servers for which a credential that was authenticated earlier,
+	// at this group, is still valid. Errors are those of Members.
 	ConfirmMembers(ctx context.Context, credential, group string, servers []string) ([]string, error)
 }
 
@@ -137,7 +130,7 @@ type Tickets interface {
 	// ticket is valid.
 	Issue(ctx context.Context, who storage.Identity, server string) (ticket string, life time.Duration, err error)
 	// Redeem returns the identity that a ticket was issued for. A ticket works once,
-	// even if Redeem fails. Errors are those of Authenticate.
+	// even if Redeem fails. Errors are those of Authenticator.Members.
 	Redeem(ctx context.Context, ticket, server string) (storage.Identity, error)
 }
 

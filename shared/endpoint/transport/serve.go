@@ -79,7 +79,8 @@ func (x *exchange) arrives(to destination) (party, error) {
 			return may, err
 		})
 	}
-	who, err := whole(x.opts.Auth.Authenticate(x.r, to.name))
+	may, err := x.opts.Auth.Members(x.r, "", []string{to.name})
+	who, err := whole(may[to.name], err)
 	if err != nil {
 		_, known := x.opts.Servers(to.name)
 		x.challenge(known, err)

@@ -224,21 +224,15 @@ func (x *turn) arrives(ctx context.Context, r *http.Request) (party, error) {
 		}
 		address := groupAddress(name)
 		p, err := x.opts.atGroup(address, g, storage.WebSocket, func(names []string) (map[string]storage.Identity, error) {
-			if !query.Has(queryTicket) {
-				return x.opts.Auth.Members(r, address, names)
-			}
-			who, err := x.redeem(ctx, r, address)
-			if err != nil {
-				return nil, err
-			}
-			return x.still(ctx, who, address, names)
+			return x.identify(ctx, r, address, names)
 		})
 		p.caller.Group = &storage.GroupConnection{Plain: g.Plain, Search: g.Search, Members: p.rules()}
 		return p, err
 	default:
 		return party{}, storage.Errorf(storage.Invalid, "the address names no server; connect to …?server=NAME")
 	}
-	who, err := whole(x.identify(ctx, r, name))
+	may, err := x.identify(ctx, r, "", []string{name})
+	who, err := whole(may[name], err)
 	if err != nil {
 		return party{}, err
 	}
@@ -249,19 +243,18 @@ func (x *turn) arrives(ctx context.Context, r *http.Request) (party, error) {
 	return party{caller: x.opts.caller(who, server, storage.WebSocket)}, nil
 }
 
-// still returns the caller's identity at each server of a group, by the server's name. It leaves
-// out servers that the caller may not use any more.
+// still returns the caller's identity at each of the servers, by the server's name. It leaves out
+// servers that the caller may not use any more. At a group, the caller has the servers in who.Members.
 func (x *turn) still(ctx context.Context, who storage.Identity, group string, servers []string) (map[string]storage.Identity, error) {
-	var had []string
-	for _, name := range servers {
-		if _, ok := who.Members[name]; ok {
-			had = append(had, name)
-		}
+	if group != "" {
+		servers = slices.DeleteFunc(slices.Clone(servers), func(name string) bool { _, had := who.Members[name]; return !had })
 	}
-	may, err := x.opts.Auth.ConfirmMembers(ctx, who.Credential, group, had)
+	may, err := x.opts.Auth.ConfirmMembers(ctx, who.Credential, group, servers)
 	all := map[string]storage.Identity{}
 	for _, name := range may {
-		who.ToolRules = who.Members[name]
+		if group != "" {
+			who.ToolRules = who.Members[name]
+		}
 		all[name] = who
 	}
 	return all, err
@@ -433,7 +426,8 @@ func (x *turn) holder(ctx context.Context, k storage.Connection) (p party, err e
 			return p, err
 		}
 	} else {
-		if err := x.confirmed(ctx, x.opts.Auth.Confirm(ctx, k.Credential, k.Server)); err != nil {
+		_, err := x.opts.Auth.ConfirmMembers(ctx, k.Credential, "", []string{k.Server})
+		if err := x.confirmed(ctx, err); err != nil {
 			return p, err
 		}
 		server, err := x.opts.server(nil, k.Server, "the server is not configured any more")
@@ -491,25 +485,25 @@ func (x *turn) finish(ctx context.Context, fault any) (panicked bool) {
 // queryTicket is the query parameter for the ticket of a client that connects.
 const queryTicket = "ticket"
 
-// identify returns the identity of the client that asks for a connection, by its ticket
-// or else by its headers.
-func (x *turn) identify(ctx context.Context, r *http.Request, server string) (storage.Identity, error) {
-	if !r.URL.Query().Has(queryTicket) {
-		return x.opts.Auth.Authenticate(r, server)
+// identify returns the identities of the client that asks for a connection, by its ticket or else by
+// its headers. The argument group is "" for a connection to a server.
+func (x *turn) identify(ctx context.Context, r *http.Request, group string, servers []string) (map[string]storage.Identity, error) {
+	query := r.URL.Query()
+	switch {
+	case !query.Has(queryTicket):
+		return x.opts.Auth.Members(r, group, servers)
+	case x.opts.Tickets == nil:
+		return nil, storage.Errorf(storage.Unauthenticated, "this endpoint takes no tickets; send an Authorization header")
 	}
-	who, err := x.redeem(ctx, r, server)
-	if err == nil {
-		err = x.opts.Auth.Confirm(ctx, who.Credential, server)
+	to := group
+	if group == "" {
+		to = servers[0]
 	}
-	return who, err
-}
-
-// redeem returns the identity that the ticket of a request was issued for.
-func (x *turn) redeem(ctx context.Context, r *http.Request, server string) (storage.Identity, error) {
-	if x.opts.Tickets == nil {
-		return storage.Identity{}, storage.Errorf(storage.Unauthenticated, "this endpoint takes no tickets; send an Authorization header")
+	who, err := x.opts.Tickets.Redeem(ctx, query.Get(queryTicket), to)
+	if err != nil {
+		return nil, err
 	}
-	return x.opts.Tickets.Redeem(ctx, r.URL.Query().Get(queryTicket), server)
+	return x.still(ctx, who, group, servers)
 }
 
 // confirmed returns err, the result of confirming the credential of a connection. If err says
