@@ -41,7 +41,7 @@ type Input struct {
 
 // Read parses a client's file. It knows the forms of Claude and Cursor (mcpServers), VS Code
 // (servers), Zed (context_servers) and Codex (TOML). It also accepts a server.json of the registry,
-// a map of servers by name, and a single server with its name. The argument path is for messages; an
+// a map of servers by name, also without its braces, and a single server with its name. The argument path is for messages; an
 // absolute one also leads to [Source].Folder. If dollar is true, $NAME is a variable, as in files of
 // Gemini. Errors have the place of the mistake, and quote no value.
 func Read(text []byte, path string, dollar bool) (Source, error) {
@@ -97,6 +97,9 @@ func Read(text []byte, path string, dollar bool) (Source, error) {
 // asJSON returns the text of a file as JSON without comments. For TOML, the order of keys is lost.
 func asJSON(text []byte, path string) ([]byte, error) {
 	if !serversfile.IsTOML(text, path) {
+		if bytes.HasPrefix(bytes.TrimSpace(text), []byte(`"`)) { // as many READMEs print a server
+			text = slices.Concat([]byte("{"), text, []byte("\n}"))
+		}
 		return serversfile.JSON(text, path)
 	}
 	var all map[string]any

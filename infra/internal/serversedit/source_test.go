@@ -22,6 +22,7 @@ func TestWrongFilesOfClientsSayWhereAndQuoteNothing(t *testing.T) {
 		`{"command": "hunter2"}`:                                  "f has no servers in a form that import knows",
 		`{"x": {"command": "hunter2"}, "y": "hunter2"}`:           "f has no servers in a form that import knows",
 		`{"servers": {"x": {"command": "a", "args": "hunter2"}}}`: "",
+		"\n\"x\": {\"command\": \"a\", \"args\": \"hunter2\"}, // y":    "",
 	} {
 		src, err := serversedit.Read([]byte(text), "f", false)
 		if want == "" {

@@ -106,6 +106,8 @@ func (s source) explain(v hujson.Value, err error) *remark {
 		return &remark{at: at, text: "a comment begins with //: change or remove it"}
 	case rest[0] == '\'', bytes.HasPrefix(rest, []byte("“")), bytes.HasPrefix(rest, []byte("”")):
 		return &remark{at: at, text: `strings stand in double quotes: "…"`}
+	case strings.Contains(what, "after top-level value") && s.data[v.StartOffset] == '"':
+		return &remark{at: at, text: `text outside of an object: write {"mcpServers": {…}} around it`}
 	case strings.Contains(what, "after top-level value"):
 		return &remark{at: at, text: "text after the end of the JSON document: remove it"}
 	case bytes.HasPrefix(rest, []byte(`"`)) && strings.Contains(err.Error(), "invalid literal"):

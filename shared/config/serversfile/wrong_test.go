@@ -23,6 +23,7 @@ func TestWrongFileSaysWhereAndWhy(t *testing.T) {
 		{"curly quotes", `{“mcpServers”: {}}`, `f:1:2: strings stand in double quotes: "…"`},
 		{"missing comma", `{"mcpServers": {} "b": 1}`, `f:1:19: not JSON: a comma is missing before this`},
 		{"two documents", "{\"mcpServers\": {}}\n {}", `f:2:2: text after the end of the JSON document: remove it`},
+		{"no braces", `"x": {"command": "a"}`, `f:1:4: text outside of an object: write {"mcpServers": {…}} around it`},
 		{"UTF-16", "\xff\xfe{\x00}\x00", `f:1:1: not UTF-8: save the file as UTF-8`},
 
 		// The top.
