@@ -23,7 +23,7 @@ type connectCommand struct {
 	Client string   `arg:"" optional:"" help:"The name of the client. Without one the clients are listed."`
 	Server []string `arg:"" optional:"" help:"Name of a server, by default all, but not with --url; may be repeated."`
 	One    bool     `help:"Connect /mcp, which has the tools of all servers, as the server \"dormouse\"."`
-	Write  bool     `help:"Write the servers into the client's file and keep the old one as FILE.bak."`
+	Write  bool     `help:"Write the servers into the client's file and keep the old one as FILE.bak, or as FILE.bak2 if there is a FILE.bak."`
 	Remove bool     `help:"Take what --write has written out of the client's file."`
 	File   string   `type:"path" placeholder:"FILE" help:"The client's file, if it is not in the usual place."`
 	Key    string   `placeholder:"KEY" help:"API key that the client sends."`
@@ -284,6 +284,9 @@ func (c *connectCommand) change(t *terminal, client clientfile.Client, unchanged
 		}
 		if info, err := os.Stat(path); err == nil {
 			mode, done.Backup = info.Mode().Perm(), path+".bak"
+			if exists(done.Backup) { // it may have the user's file before the first --write
+				done.Backup += "2"
+			}
 			if err := writeText(done.Backup, before, mode); err != nil {
 				return err
 			}
@@ -304,7 +307,7 @@ func (c *connectCommand) change(t *terminal, client clientfile.Client, unchanged
 	}
 	_, err = fmt.Fprintf(t.out, "%s is written", path)
 	if done.Backup != "" {
-		_, err = fmt.Fprintf(t.out, "; the earlier file is %s.bak", filepath.Base(path))
+		_, err = fmt.Fprintf(t.out, "; the earlier file is %s", filepath.Base(done.Backup))
 	}
 	_, _ = fmt.Fprintln(t.out)
 	return err

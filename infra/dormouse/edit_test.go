@@ -331,8 +331,11 @@ func TestConnectRemovesWhatItHasWritten(t *testing.T) {
 	if got, _ := d.run("cat mine.json"); !strings.Contains(strings.Join(strings.Fields(got), ""), left) {
 		t.Error(got)
 	}
-	if got, _ := d.run("cat mine.json.bak"); !strings.Contains(got, `"one"`) {
-		t.Error(got)
+	d.run("connect cursor --write --file mine.json")
+	d.run("connect cursor --remove --file mine.json")
+	for file, has := range map[string]string{"mine.json.bak": `"one"`, "mine.json.bak2": "8787/notes/mcp"} { // the first, and the last
+		got, _ := d.run("cat " + file)
+		commontest.Contains(t, file, has, got)
 	}
 	for line, want := range map[string]string{
 		"connect cursor --remove --file mine.json":                               "mine.json has nothing of http://127.0.0.1:8787",

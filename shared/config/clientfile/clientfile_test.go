@@ -131,6 +131,11 @@ func TestRemoveTakesOutWhatMergeHasWritten(t *testing.T) {
 			if one, removed, err := c.Remove(with, base, []string{"dormouse"}); err != nil || len(removed) != 1 || !strings.Contains(string(one), "8787/new.one/mcp") {
 				t.Errorf("one: %v, %v", removed, err)
 			}
+			only, err := c.Merge(nil, fresh)
+			commontest.OK(t, err)
+			if left, _, err := c.Remove(only, base, nil); err != nil || strings.Contains(string(left), "extensions") {
+				t.Errorf("of a file with nothing else it leaves %q, %v", left, err)
+			}
 			for _, nothing := range []string{"", "\n"} {
 				if out, removed, err := c.Remove([]byte(nothing), base, nil); err != nil || removed != nil || string(out) != nothing {
 					t.Errorf("an empty file: %q, %v, %v", out, removed, err)

@@ -137,7 +137,7 @@ func nextTOML(text []byte, ours func(string, ...string) bool) (name string, othe
 // removeYAML removes servers from goose's file, and leaves all that [extensions] cannot read.
 func removeYAML(text []byte, ours func(string, ...string) bool) (out []byte, removed []string) {
 	lines := strings.SplitAfter(string(text), "\n")
-	_, all, err := extensions(lines)
+	begin, all, err := extensions(lines)
 	if err != nil {
 		return text, nil
 	}
@@ -153,6 +153,9 @@ func removeYAML(text []byte, ours func(string, ...string) bool) (out []byte, rem
 			lines = slices.Delete(lines, e.from, e.to)
 			removed = append(removed, e.name)
 		}
+	}
+	if removed != nil && len(removed) == len(all) && strings.TrimSpace(lines[begin]) == "extensions:" { // Merge adds the line to a file without it
+		lines = slices.Delete(lines, begin, begin+1)
 	}
 	slices.Reverse(removed) // in the order of the file
 	return []byte(strings.Join(lines, "")), removed
