@@ -95,6 +95,11 @@ func (b *Box) Deliver(d frame.Delivery) {
 	}
 	s.note(d, msgs)
 	if fresh {
+		for _, m := range msgs {
+			if uri, _ := wire.String(wire.Lookup(m.Params, "uri")); m.Method == wire.MethodSubscribe && slices.Contains(d.Subscribed, uri) {
+				subscriptions = append(subscriptions, uri) // m itself tells the process
+			}
+		}
 		g.tellSettings(level, subscriptions)
 	}
 	st := &stream{session: s, id: string(d.ID), ticket: d.Ticket, round: d.Round, came: b.used}

@@ -345,12 +345,12 @@ func (p *process) sendHeld() {
 	}
 }
 
-// subscribes reports whether a request of a client that subscribes to a resource is held.
-func (p *process) subscribes(uri string) bool {
+// holds reports whether a request of a client with this method and URI is held.
+func (p *process) holds(method, uri string) bool {
 	return slices.ContainsFunc(p.held.lines, func(h heldLine) bool {
 		r := p.conv.requests[h.number]
 		of, _ := wire.String(wire.Lookup(h.line, "params", "uri"))
-		return r != nil && r.method == wire.MethodSubscribe && of == uri
+		return r != nil && r.method == method && of == uri
 	})
 }
 

@@ -259,6 +259,8 @@ func TestAResourceStaysSubscribedForWhoStillWantsIt(t *testing.T) {
 	}
 	c.StopSession("bob/1")
 	commontest.Same(t, []string{`{"uri":"x:/a"}`}, c.toServer("ann/1", wire.MethodUnsubscribe))
+	c.result(c.as("bob/2", `{"jsonrpc":"2.0","id":1,"method":"resources/subscribe",`+params, subscribed)) // its first message
+	commontest.EqualIn(t, "subscriptions of ann/1, bob/1 and bob/2", 3, len(c.toServer("ann/1", wire.MethodSubscribe)))
 }
 
 // A later client gets the answer of the process that is there, in its own version.

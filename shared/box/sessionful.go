@@ -68,14 +68,7 @@ func (s *sessionful) params(string) json.RawMessage { return nil }
 func (s *sessionful) begin() {
 	s.p.notes.sent = true
 	s.p.write(wire.NewNotification(wire.NotifyInitialized, nil))
-	if level := s.p.group.level(); level != "" {
-		s.set(wire.MethodSetLevel, map[string]string{"level": level})
-	}
-	for _, uri := range s.p.group.subscriptions() {
-		if !s.p.subscribes(uri) {
-			s.set(wire.MethodSubscribe, map[string]string{"uri": uri})
-		}
-	}
+	s.tellSettings("", nil)
 }
 
 // set sends the box's own request for a setting.
@@ -139,12 +132,12 @@ func (s *sessionful) tellSettings(level string, subscriptions []string) {
 	}
 	now := a.subscriptions()
 	for _, uri := range now {
-		if !slices.Contains(subscriptions, uri) {
+		if !slices.Contains(subscriptions, uri) && !s.p.holds(wire.MethodSubscribe, uri) {
 			s.set(wire.MethodSubscribe, map[string]string{"uri": uri})
 		}
 	}
 	for _, uri := range subscriptions {
-		if !slices.Contains(now, uri) {
+		if !slices.Contains(now, uri) && !s.p.holds(wire.MethodUnsubscribe, uri) {
 			s.set(wire.MethodUnsubscribe, map[string]string{"uri": uri})
 		}
 	}

@@ -68,7 +68,14 @@ func TestMemoryLastsOverSleepsAndOverBoxes(t *testing.T) {
 		r.ends()
 	}
 	r := a.box()
-	commontest.EqualIn(t, "the process heard of initialize and initialized", 2, strings.Count(r.heardOf("99"), wire.MethodInitialize))
+	for i, method := range []string{wire.MethodSubscribe, wire.MethodUnsubscribe} {
+		r.result(r.as("s", `{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":{"uri":"x:/a"}}`, func(d *frame.Delivery) { d.Subscribed = []string{"x:/a"}[i:] }))
+		r.asleep()
+	}
+	heard := r.heardOf("99")
+	for method, n := range map[string]int{wire.MethodInitialize: 2, wire.MethodSubscribe: 1, wire.MethodUnsubscribe: 1} { // and of initialized
+		commontest.EqualIn(t, "the process heard of "+method, n, strings.Count(heard, method))
+	}
 	if log := a.log.String(); strings.Contains(log, "lost") || strings.Contains(log, "started anew") {
 		t.Error(log)
 	}
