@@ -92,19 +92,30 @@ func TestPollOfAGroupIsToldToComeBackWhenTheStoreIsDown(t *testing.T) { // P3
 
 // A client that comes back gets nothing twice of a server whose session was ended.
 func TestTheEndOfAServersSessionLosesNoPlaceOverSSE(t *testing.T) {
-	grouped(t, 2, nil, func(t *testing.T, w *world) {
-		c := w.openSSE("", "").open()
-		c.accepted(callOf("s0__echo"))
-		commontest.OK(t, sessions.New(w.store, w.backend, w.limits).Terminate(t.Context(), sessions.MemberID(storage.ID(c.session), "s0")))
-		time.Sleep(time.Minute)
-		answers := 0
-		for _, call := range []string{callOf("s1__echo"), callOf("s0__echo")} {
-			c.accepted(call)
-			time.Sleep(time.Second)
-			a := c.gone()
-			c.follow("", lastEventIs, a.lastID(t))
-			answers += len(messagesOf(t, a))
-		}
-		commontest.EqualIn(t, "answers, with that to initialize", 4, answers)
-	})
+	for by, back := range map[string]func(c *sseClient, a *answer){
+		"event id": func(c *sseClient, a *answer) { c.follow("", lastEventIs, a.lastID(c.w.t)) },
+		"session":  func(c *sseClient, _ *answer) { c.follow("?sessionId=" + c.session) },
+	} {
+		grouped(t, 2, nil, func(t *testing.T, w *world) {
+			c := w.openSSE("", "").open()
+			for range 2 {
+				c.accepted(callOf("s0__echo")) // the second one opens the session again before the stream hears of its end
+				time.Sleep(time.Minute)
+				c.accepted(callOf("s0__echo"))
+				commontest.OK(t, sessions.New(w.store, w.backend, w.limits).Terminate(t.Context(), sessions.MemberID(storage.ID(c.session), "s0")))
+			}
+			time.Sleep(time.Minute)
+			commontest.EqualIn(t, by+": answers at once, with that to initialize", 5, len(messagesOf(t, c.read())))
+			answers := 0
+			for _, call := range []string{callOf("s1__echo"), callOf("s0__echo")} {
+				c.accepted(call)
+				a := c.gone()
+				c.accepted(callOf("s0__echo")) // which no stream is there to hear
+				back(c, a)
+				answers += len(messagesOf(t, a))
+			}
+			answers += len(c.messages())
+			commontest.EqualIn(t, by+": answers", 9, answers)
+		})
+	}
 }

@@ -104,7 +104,7 @@ func (f *following) add(c sessions.Caller, member string, id storage.ID) error {
 }
 
 func (f *following) member(c sessions.Caller) error {
-	if slices.ContainsFunc(f.parts, func(p *part) bool { return p.member == c.Server.Name }) {
+	if slices.ContainsFunc(f.parts, func(p *part) bool { return p.member == c.Server.Name && !p.ended }) {
 		return nil
 	}
 	return f.add(c, c.Server.Name, sessions.MemberID(f.id, c.Server.Name))
@@ -129,9 +129,7 @@ func (f *following) Next(ctx context.Context, until time.Time) ([]sessions.Event
 				}
 			}
 			if f.done = h.done && h.of.member == ""; h.done && !f.done && time.Now().Before(f.end) {
-				// The session with this member has ended.
-				f.places[h.of.member] = h.of.index
-				f.parts = slices.DeleteFunc(f.parts, func(p *part) bool { return p == h.of })
+				f.places[h.of.member], h.of.ended = h.of.index, true
 			}
 		}
 		if err := f.join(); err != nil {

@@ -17,6 +17,7 @@ type part struct {
 	place  string        // event id of the last event that the client has got
 	index  storage.Index // index of the event whose id is in place
 	retry  time.Duration
+	ended  bool // the session with this member has ended; only in a [following]
 }
 
 // heard is what one read of a part returned.

@@ -191,9 +191,8 @@ func reopen(ctx context.Context, store storage.Sessions, s storage.Session) erro
 		if was.State != storage.Ended {
 			return false
 		}
-		rev := was.Rev
+		s.Rev, s.Primary, s.Delivered = was.Rev, was.Primary, was.Delivered // an HTTP+SSE client goes on in the same stream
 		*was = s.Clone()
-		was.Rev = rev
 		return true
 	})
 	return err
