@@ -81,27 +81,29 @@ func (k Kind[T]) Changed() error {
 	return Errorf(Conflict, "the %s has been changed since it was read; read it again", k.Name)
 }
 
-// page is how many records [All] and [AllSessions] read at once: a thousand, and the one that says
-// that there are more.
-const page = 1001
+// firstPage is how many records [All] and [AllSessions] read at first: a thousand, and the one that
+// says that there are more. Each further page has twice as many, up to lastPage: DynamoDB reads its
+// whole index for each page of the sessions of all tenants.
+const firstPage, lastPage = 1001, 32 * 1001
 
 // All returns the records of a tenant, or of all tenants for "", in order of ID. An error is the
-// last element. All costs a List for each thousand records.
+// last element. All costs a List for each page.
 func All[T any](ctx context.Context, c Collection[T], kind Kind[T], tenant string) iter.Seq2[T, error] {
-	list := func(after string) ([]T, error) { return c.List(ctx, tenant, after, page) }
+	list := func(after string, limit int) ([]T, error) { return c.List(ctx, tenant, after, limit) }
 	return pages("", list, func(v T) string { return kind.Fields(&v).ID })
 }
 
 // AllSessions is [All] for sessions. It begins after the given ID.
 func AllSessions(ctx context.Context, s Sessions, tenant string, after ID) iter.Seq2[Session, error] {
-	list := func(after ID) ([]Session, error) { return s.List(ctx, tenant, after, page) }
+	list := func(after ID, limit int) ([]Session, error) { return s.List(ctx, tenant, after, limit) }
 	return pages(after, list, func(s Session) ID { return s.ID })
 }
 
-func pages[K ~string, T any](after K, list func(after K) ([]T, error), id func(T) K) iter.Seq2[T, error] {
+func pages[K ~string, T any](after K, list func(after K, limit int) ([]T, error), id func(T) K) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
-		for after := after; ; {
-			all, err := list(after)
+		after := after
+		for page := firstPage; ; page = min(2*page, lastPage) {
+			all, err := list(after, page)
 			for _, v := range all {
 				if !yield(v, nil) {
 					return

@@ -28,8 +28,8 @@ func (l *listing) List(_ context.Context, _ string, after storage.ID, limit int)
 
 // The read number fails, if any, fails. The values are the sessions seen and the reads.
 func TestAllSessionsReadsEachPageOnce(t *testing.T) {
-	for fails, want := range [][2]int{{2500, 3}, {0, 1}, {1001, 2}} {
-		l, seen := &listing{n: 2500, fails: fails}, 0
+	for fails, want := range [][2]int{{100_000, 8}, {0, 1}, {1001, 2}, {3003, 3}} {
+		l, seen := &listing{n: 100_000, fails: fails}, 0
 		for _, err := range storage.AllSessions(t.Context(), l, "", "") {
 			if commontest.EqualIn(t, "error", l.reads == fails, err != nil); err == nil {
 				seen++
