@@ -25,7 +25,7 @@ type latest[H any] struct {
 	mu      sync.Mutex
 	now     H         // handler for the servers file that is served
 	version int64     // version of the pushed servers file that is served; 0 for the deployed one
-	looked  time.Time // when the store was last read; zero until that has succeeded once
+	looked  time.Time // when the store was last read; zero until the newest file was served once
 }
 
 func newLatest[H any](o *opened, own *serversfile.File, build func(*wiring.Function) (H, error)) (*latest[H], error) {
@@ -45,40 +45,35 @@ func (l *latest[H]) serve(servers *serversfile.File) error {
 	return err
 }
 
-// get returns the handler. If a pushed file cannot be served, get logs that and returns the
-// previous handler. If no read of the store has succeeded yet, get returns an error with
-// the code Unavailable, because the deployed file may admit clients that the pushed file refuses.
+// get returns the handler. If a newer file cannot be read or served, get logs that and returns the
+// previous handler. A process that has not served the pushed file yet has none: get returns an
+// error, because the deployed file may admit clients that the pushed file refuses.
 func (l *latest[H]) get(ctx context.Context) (H, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.opened.settings.Pushed || !l.looked.IsZero() && time.Since(l.looked) < renewed {
 		return l.now, nil
 	}
-	first := l.looked.IsZero()
 	f, err := override.Load(ctx, l.opened.parts.Store)
-	if err != nil && first {
-		return l.now, err
-	}
-	l.looked = time.Now()
-	switch {
-	case err != nil:
-		l.opened.parts.Log.Warn("the pushed servers file could not be read; the one before it is served", "error", err)
-		return l.now, nil
-	case f.Version == l.version:
-		return l.now, nil
-	}
-	l.version = f.Version
-	servers := l.own
-	if len(f.Text) > 0 {
-		servers, err = f.Catalog()
-	}
-	if err == nil {
-		err = l.serve(servers)
+	if err == nil && f.Version != l.version {
+		servers := l.own
+		if len(f.Text) > 0 {
+			servers, err = f.Catalog()
+		}
+		if err == nil {
+			err = l.serve(servers)
+		}
+		if err == nil {
+			l.opened.parts.Log.Info("servers file taken", "version", f.Version, "by", f.By)
+		}
 	}
 	if err != nil {
-		l.opened.parts.Log.Error("the pushed servers file cannot be served; the one before it still is", "version", f.Version, "error", err)
-		return l.now, nil
+		l.opened.parts.Log.Error("the newest servers file cannot be served", "version", f.Version, "error", err)
+		if l.looked.IsZero() {
+			return l.now, err
+		}
+		f.Version = l.version
 	}
-	l.opened.parts.Log.Info("servers file taken", "version", f.Version, "by", f.By)
+	l.version, l.looked = f.Version, time.Now()
 	return l.now, nil
 }

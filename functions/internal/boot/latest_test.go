@@ -77,6 +77,10 @@ func TestAPushedFileIsServedWithinThirtySeconds(t *testing.T) {
 			p.push(pushed[0])
 			time.Sleep(renewed)
 			p.serves(pushed[1])
+			// A new process has no file before.
+			if got, err := begin(t, p.store).latest.get(t.Context()); (err != nil) != (pushed[0] == "wrong") || err == nil && got != pushed[1] {
+				t.Errorf("a process that begins serves %q, %v", got, err)
+			}
 		}
 		commontest.Contains(t, "the log", "cannot be served", p.log.String())
 	})
