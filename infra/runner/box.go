@@ -2,7 +2,6 @@ package runner
 
 import (
 	"context"
-	"encoding/json"
 	"log/slog"
 	"path/filepath"
 	"time"
@@ -28,7 +27,6 @@ type adapter struct {
 	show   *statusFile                            // shows the states of processes; nil for none
 	all    *sharing                               // records which sessions share a process; nil if logs are not kept
 	name   func(session, principal string) string // returns the name of a session's process
-	era    wire.Era                               // which protocol versions the server speaks, as far as the host knows
 
 	server  string // the name of the server
 	metrics string // namespace of the metrics, "" for no metrics
@@ -71,7 +69,7 @@ func newBox(s serversfile.Server, at setup, log *slog.Logger) *adapter {
 	if unresolved == nil {
 		s, keeper, unresolved = sealed(s, at)
 	}
-	b := &adapter{log: log, era: at.era, installs: at.installs, server: s.Name, metrics: at.env["DORMOUSE_METRICS"]}
+	b := &adapter{log: log, installs: at.installs, server: s.Name, metrics: at.env["DORMOUSE_METRICS"]}
 	tools := s.ToolTimeout
 	if tools == 0 {
 		tools = -1 // "off" in the servers file; package box uses a negative value for "no limit"
@@ -84,7 +82,7 @@ func newBox(s serversfile.Server, at setup, log *slog.Logger) *adapter {
 	}
 	if at.logs != "" && own.Memory == nil { // dormouse run has started the runner as a program of its own
 		b.memory = guard.NewMemory(nil)
-		b.memory.Ask = func() { b.link.Status(frame.StatusReport{Phase: frame.PhaseMemory}) }
+		b.memory.Ask = func() { b.link.Status(frame.Status{Phase: frame.PhaseMemory}) }
 		own.Memory = b.memory
 	}
 	if !own.Memory.Known() {
@@ -193,22 +191,11 @@ func (b *adapter) IdleSince() (time.Time, bool) {
 	return b.Box.IdleSince()
 }
 
-// Output implements box.Sink.
-func (b *adapter) Output(e frame.Event) { b.link.Event(e) }
+// Event implements box.Sink.
+func (b *adapter) Event(e frame.Event) { b.link.Event(e) }
 
-// Handshake implements box.Sink.
-func (b *adapter) Handshake(s, ticket, requestedVersion string, result json.RawMessage) {
-	report := frame.StatusReport{Session: storage.ID(s), Ticket: ticket, Detail: requestedVersion, Handshake: result}
-	if era := b.Era(); era != b.era {
-		report.Era = era
-	}
-	b.link.Status(report)
-}
-
-// Lists implements box.Sink.
-func (b *adapter) Lists(s, ticket string, l box.Lists) {
-	b.link.Status(frame.StatusReport{Session: storage.ID(s), Ticket: ticket, Lists: l.Kind, Own: l.Own, Handshake: l.Fingerprint})
-}
+// Status implements box.Sink.
+func (b *adapter) Status(s frame.Status) { b.link.Status(s) }
 
 // Process implements box.Sink.
 func (b *adapter) Process(s box.ProcessStatus) {
@@ -216,8 +203,5 @@ func (b *adapter) Process(s box.ProcessStatus) {
 	if s.Took > 0 {
 		attrs := []any{"process", s.Process, "session_id", s.Session}
 		b.log.Info("server started", append(attrs, meter.Started(b.server, s.Took, b.metrics)...)...)
-	}
-	if s.Full {
-		b.link.Status(frame.StatusReport{Session: storage.ID(s.Session), Process: s.Process, Phase: frame.PhaseFull})
 	}
 }

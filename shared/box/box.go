@@ -374,10 +374,3 @@ func (b *Box) processes(s *session) []*process {
 	}
 	return nil
 }
-
-// Era returns which protocol versions the server speaks, "" if that is not known yet.
-func (b *Box) Era() wire.Era {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.era
-}

@@ -230,11 +230,11 @@ type slowSink struct {
 	gate chan struct{}
 }
 
-func (k *slowSink) Output(e frame.Event) {
+func (k *slowSink) Event(e frame.Event) {
 	if string(e.Session) == k.slow {
 		<-k.gate
 	}
-	k.recorder.Output(e)
+	k.recorder.Event(e)
 }
 
 // It has four variables of the runner, those of its network, and what its image sets. What is

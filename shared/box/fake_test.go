@@ -322,19 +322,9 @@ func answer(id json.RawMessage, result string) {
 
 // recorder is a Sink that keeps everything.
 type recorder struct {
-	calls chan any // the calls as values: Output, ProcessStatus, toldHandshake; large enough for any test
+	calls chan any // the calls as values: Event, ProcessStatus, Status; large enough for any test
 	past  []any
 	block chan struct{} // not nil: calls wait for it to be closed
-}
-
-type toldHandshake struct {
-	session, ticket, version string
-	result                   json.RawMessage
-}
-
-type toldLists struct {
-	session, ticket string
-	Lists
 }
 
 func newRecorder() *recorder { return &recorder{calls: make(chan any, 10000)} }
@@ -346,15 +336,12 @@ func (r *recorder) put(v any) {
 	r.calls <- v
 }
 
-func (r *recorder) Output(e frame.Event)    { r.put(e) }
+func (r *recorder) Event(e frame.Event)     { r.put(e) }
 func (r *recorder) Process(s ProcessStatus) { r.put(s) }
-func (r *recorder) Lists(session, ticket string, l Lists) {
-	r.put(toldLists{session, ticket, l})
-}
+func (r *recorder) Status(s frame.Status)   { r.put(s) }
 
-func (r *recorder) Handshake(session, ticket, version string, result json.RawMessage) {
-	r.put(toldHandshake{session, ticket, version, result})
-}
+// isHandshake reports whether the box reports the answer of a process to initialize.
+func isHandshake(s frame.Status) bool { return s.Detail != "" }
 
 // patience is how long a test waits for an event that must come. Only a failing test waits
 // that long.
@@ -400,6 +387,13 @@ func (r *recorder) event(t *testing.T, stream string) frame.Event {
 func (r *recorder) state(t *testing.T, s ProcessState) ProcessStatus {
 	t.Helper()
 	return find(t, r, "the report "+string(s), func(p ProcessStatus) bool { return p.State == s })
+}
+
+// Era returns which protocol versions the box takes the server for.
+func (r *rig) Era() wire.Era {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.era
 }
 
 // none fails if find has passed over an event of the stream. The events that the test has

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
@@ -212,8 +214,12 @@ func (h *handshake) done(version string) {
 // tellHandshake passes the result of initialize to the sink, and tells the clients if lists may have
 // changed.
 func (p *process) tellHandshake(version string) {
-	session, ticket, result := p.group.speaker.id, p.group.speaker.ticket, p.proto.initialized(p.group.speaker)
-	p.group.speaker.tell(pendingOutput{call: func(k Sink) { k.Handshake(session, ticket, version, result) }})
+	s := p.group.speaker
+	f := frame.Status{Session: storage.ID(s.id), Ticket: s.ticket, Detail: version, Payload: p.proto.initialized(s)}
+	if p.box.era != p.box.server.Era {
+		f.Era = p.box.era
+	}
+	s.tell(pendingOutput{call: func(k Sink) { k.Status(f) }})
 	for _, s := range p.group.members {
 		p.announce(s)
 	}

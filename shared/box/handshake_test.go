@@ -31,9 +31,9 @@ func TestFreshProcessIsInitializedAsTheClientWouldHave(t *testing.T) {
 	commontest.EqualIn(t, "the log level", `"debug"`, string(wire.Lookup(lines[2], "params", "level")))
 	commontest.EqualIn(t, "the second subscription", `"file:///b"`, string(wire.Lookup(lines[4], "params", "uri")))
 	r.none(t, "") // clients do not see the answers to the box's own requests
-	h := find(t, r.recorder, "the handshake", func(toldHandshake) bool { return true })
-	if h.session != "s" || h.ticket != "t" || h.version != "2025-06-18" || string(wire.Lookup(h.result, "serverInfo", "name")) != `"fake"` {
-		t.Errorf("the handshake is told as %+v %s", h, h.result)
+	h := find(t, r.recorder, "the handshake", isHandshake)
+	if h.Session != "s" || h.Ticket != "t" || h.Detail != "2025-06-18" || string(wire.Lookup(h.Payload, "serverInfo", "name")) != `"fake"` {
+		t.Errorf("the handshake is told as %+v %s", h, h.Payload)
 	}
 }
 
@@ -153,10 +153,10 @@ func (f *fake) takeLists(m wire.Message) bool {
 func surveys(s *Server) { s.Lists = true }
 
 // told returns what the box says of a fresh process of a session.
-func (r *rig) told(session, init string) toldLists {
+func (r *rig) told(session, init string) frame.Status {
 	r.t.Helper()
 	r.as(session, `{"jsonrpc":"2.0","id":1,"method":"ping"}`, func(d *frame.Delivery) { d.Ticket, d.Principal, d.Init = "", "p-"+session, json.RawMessage(init) })
-	return find(r.t, r.recorder, "the lists of "+session, func(l toldLists) bool { return l.session == session })
+	return find(r.t, r.recorder, "the lists of "+session, func(s frame.Status) bool { return s.Lists != "" && string(s.Session) == session })
 }
 
 const (
@@ -169,12 +169,12 @@ func TestFreshProcessIsAskedForItsLists(t *testing.T) {
 	r := newRig(t, "lists", surveys)
 	plain, rich, same := r.told("1", plainClient), r.told("2", richClient), r.told("3", sameClient)
 	var hashes map[string]string
-	commontest.OK(t, json.Unmarshal(plain.Fingerprint, &hashes))
+	commontest.OK(t, json.Unmarshal(plain.Payload, &hashes))
 	commontest.SameIn(t, "lists", []string{wire.MethodResourcesList, wire.MethodResourceTemplatesList, wire.MethodToolsList}, slices.Sorted(maps.Keys(hashes)))
-	if plain.ticket != "" || plain.Own || string(plain.Fingerprint) != string(rich.Fingerprint) || plain.Kind == rich.Kind || rich.Kind != same.Kind {
+	if plain.Ticket != "" || plain.Own || string(plain.Payload) != string(rich.Payload) || plain.Lists == rich.Lists || rich.Lists != same.Lists {
 		t.Errorf("%+v, %+v and %+v", plain, rich, same)
 	}
-	if more := newRig(t, "lists more", surveys).told("1", plainClient); string(more.Fingerprint) == string(plain.Fingerprint) || more.Kind != plain.Kind {
+	if more := newRig(t, "lists more", surveys).told("1", plainClient); string(more.Payload) == string(plain.Payload) || more.Lists != plain.Lists {
 		t.Error("a tool more on the second page makes no difference")
 	}
 }
@@ -182,7 +182,7 @@ func TestFreshProcessIsAskedForItsLists(t *testing.T) {
 func TestProcessThatKnowsItsPrincipalIsComparedWithItsOwn(t *testing.T) {
 	r := newRig(t, "lists", surveys, func(s *Server) { s.Scope = ScopePrincipal })
 	one, two := r.told("1", plainClient), r.told("2", plainClient)
-	if !one.Own || !two.Own || one.Kind == two.Kind {
+	if !one.Own || !two.Own || one.Lists == two.Lists {
 		t.Errorf("%+v and %+v", one, two)
 	}
 }
@@ -192,7 +192,7 @@ func TestProcessThatCannotListIsNotCompared(t *testing.T) {
 	for range 9 { // as many as there are lists, and more: it answers in turn
 		r.result(r.deliverIn("s", "echo"))
 	}
-	told := slices.ContainsFunc(r.left(), func(v any) bool { _, ok := v.(toldLists); return ok })
+	told := slices.ContainsFunc(r.left(), func(v any) bool { s, ok := v.(frame.Status); return ok && s.Lists != "" })
 	commontest.EqualIn(t, "the host is told of lists", false, told)
 }
 

@@ -128,8 +128,8 @@ func TestServerThatRefusesInitializeIsSpokenToInItsEra(t *testing.T) {
 	r.deliverAs("d1", 0, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":`+modernInit+`}`)
 	want := `{"protocolVersion":"2025-06-18","capabilities":{"tools":{"listChanged":true},"resources":{"subscribe":true}},"serverInfo":{"name":"fake","version":"2"}}`
 	commontest.Same(t, want, string(r.result("d1")))
-	h := find(t, r.recorder, "the handshake", func(toldHandshake) bool { return true })
-	commontest.EqualIn(t, "the handshake", "2025-06-18 "+want, h.version+" "+string(h.result))
+	h := find(t, r.recorder, "the handshake", isHandshake)
+	commontest.EqualIn(t, "the handshake", "2025-06-18 "+want, h.Detail+" "+string(h.Payload))
 	commontest.EqualIn(t, "it is taken for", wire.ModernOnly, r.Era())
 	commontest.SameIn(t, "the process that serves was told", []string{wire.MethodDiscover, wire.MethodListen}, methods(r.seen()))
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/memory"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -18,7 +20,7 @@ func (p *process) report(state ProcessState, f *fault) {
 	if f != nil && p.output.log == nil {
 		log = log.With("stderr", st.Stderr, "stdout", st.Stdout) // the process has no log of its own, so its output goes only here
 	}
-	followed := p.followed
+	followed, full := p.followed, state == Started && p.box.atLimit()
 	if state == Ready {
 		st.Took = time.Since(st.Since)
 	}
@@ -34,6 +36,9 @@ func (p *process) report(state ProcessState, f *fault) {
 			log.Info("process")
 		}
 		k.Process(st)
+		if full {
+			k.Status(frame.Status{Session: storage.ID(st.Session), Process: st.Process, Phase: frame.PhaseFull})
+		}
 	}})
 }
 
@@ -43,11 +48,10 @@ func (p *process) logOf(st ProcessStatus) *slog.Logger {
 }
 
 func (p *process) status(state ProcessState, f *fault) ProcessStatus {
-	st := ProcessStatus{Process: p.group.id, Session: p.group.speaker.id, Ticket: p.group.speaker.ticket, State: state, NoiseLines: p.output.wrote.lines}
+	st := ProcessStatus{Process: p.group.id, Session: p.group.speaker.id, State: state, NoiseLines: p.output.wrote.lines}
 	if p.child != nil {
 		st.PID, st.Since = p.child.PID(), p.child.Since().UTC()
 	}
-	st.Full = state == Started && p.box.atLimit()
 	if f != nil {
 		st.Phase, st.Detail = f.data.Phase, f.whole()
 	}

@@ -112,7 +112,7 @@ type Server struct {
 	Images *memory.Kept
 
 	// Lists makes the box ask each new process for its lists, and pass a fingerprint of them to
-	// [Sink].Lists. With it the Sink finds out that the program of the server has changed.
+	// [Sink].Status. With it the Sink finds out that the program of the server has changed.
 	Lists bool
 
 	// ShowOutput adds output to the errors for clients: the end of a process's stderr and of its

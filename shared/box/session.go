@@ -93,7 +93,7 @@ func (s *session) common(raw []byte) {
 // output passes a message to the sink. The argument stream is "" for the standalone stream.
 func (s *session) output(stream string, e frame.Event) {
 	e.Session, e.Stream = storage.ID(s.id), storage.StreamID(stream)
-	s.tell(pendingOutput{call: func(k Sink) { k.Output(e) }, streamID: stream, bytes: len(e.Raw)})
+	s.tell(pendingOutput{call: func(k Sink) { k.Event(e) }, streamID: stream, bytes: len(e.Raw)})
 }
 
 // tell queues a call of the sink, after those that are waiting already.

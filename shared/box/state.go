@@ -31,14 +31,12 @@ const (
 type ProcessStatus struct {
 	Process string // the name of the process, which [Scope.Name] returns for its sessions
 	Session string // the session of the process; if several share it, the one that was active last
-	Ticket  string // the Ticket of the newest [frame.Delivery] of the session
 	State   ProcessState
 	Phase   Phase  // the step at which it failed, "" if it did not
 	Detail  string // why it failed, what is being prepared, what its network has refused, or whether its memory was kept or lost
 	PID     int    // 0 if the process never ran
 	Since   time.Time
 	Took    time.Duration // how long the process took to be ready; set once, with the state Ready
-	Full    bool          // the box now runs as many processes as it may
 
 	ExitCode *int   // nil while the process runs, and when Signal is set
 	Signal   string // such as SIGKILL

@@ -7,6 +7,8 @@ import (
 	"hash"
 	"strconv"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -80,12 +82,12 @@ func (v *survey) over() {
 		return // the process has no lists; a map of strings always marshals
 	}
 	own := g.box.server.Scope == ScopePrincipal || g.box.server.Kept == ScopePrincipal || len(g.box.server.Principal) > 0
-	l := Lists{Kind: g.kind(own), Own: own, Fingerprint: fingerprint}
-	session, ticket := g.speaker.id, g.speaker.ticket
-	g.speaker.tell(pendingOutput{call: func(k Sink) { k.Lists(session, ticket, l) }})
+	f := frame.Status{Session: storage.ID(g.speaker.id), Ticket: g.speaker.ticket, Lists: g.kind(own), Own: own, Payload: fingerprint}
+	g.speaker.tell(pendingOutput{call: func(k Sink) { k.Status(f) }})
 }
 
-// kind returns [Lists].Kind; own is [Lists].Own.
+// kind returns a hash of everything that the lists may depend on: the protocol version and the
+// capabilities that the process was told and, if own is true, the principal of the session.
 func (g *group) kind(own bool) string {
 	var capabilities any
 	params := g.initParams()

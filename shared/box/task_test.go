@@ -86,7 +86,7 @@ func TestClientsAreNotToldOfTasksOfTheLegacyEra(t *testing.T) {
 	init := r.result(r.deliver(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`))
 	want := `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"fake","version":"1"}}`
 	commontest.EqualIn(t, "initialize is answered", want, string(init))
-	commontest.EqualIn(t, "the record", want, string(find(t, r.recorder, "the handshake", func(toldHandshake) bool { return true }).result))
+	commontest.EqualIn(t, "the record", want, string(find(t, r.recorder, "the handshake", isHandshake).Payload))
 	list := r.result(r.deliver(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`))
 	commontest.EqualIn(t, "the list", `{"tools":[{"name":"works","execution":{"taskSupport":"optional"}, "x":1e2},{"name":"b","execution":{"taskSupport":"optional"}},{"name":"c"}],"nextCursor":"n"}`, string(list))
 }

@@ -159,7 +159,7 @@ func (c *counted) Deliver(d frame.Delivery) {
 		switch {
 		case m.Method == wire.MethodInitialize:
 			result = handshake
-			c.runner.Status(frame.StatusReport{Session: d.Session, Ticket: d.Ticket, Detail: wire.V20251125, Handshake: json.RawMessage(handshake)})
+			c.runner.Status(frame.Status{Session: d.Session, Ticket: d.Ticket, Detail: wire.V20251125, Payload: json.RawMessage(handshake)})
 		case do.Label != "":
 			c.say(d, storage.Standalone, `{"jsonrpc":"2.0","method":"notifications/message","params":{"label":%q}}`, do.Label)
 			result = c.execute(d, do)
@@ -246,7 +246,7 @@ func (c *counted) lists(id storage.ID) {
 	c.mu.Lock()
 	ticket := c.ticket
 	c.mu.Unlock()
-	c.runner.Status(frame.StatusReport{Session: id, Ticket: ticket, Lists: "kind", Handshake: json.RawMessage(`{"tools/list":"hash"}`)})
+	c.runner.Status(frame.Status{Session: id, Ticket: ticket, Lists: "kind", Payload: json.RawMessage(`{"tools/list":"hash"}`)})
 	time.Sleep(time.Second)
 }
 

@@ -121,13 +121,13 @@ func (x *simBox) session(d frame.Delivery) *simSession {
 	x.w.ledger.owns(x.w, d.Session, label)
 	if len(x.sessions) > 1 && x.w.most > 1 || x.w.most > 2 {
 		x.w.wg.Go(func() {
-			x.runner.Status(frame.StatusReport{Session: d.Session, Process: x.p.name, Phase: frame.PhaseFull})
+			x.runner.Status(frame.Status{Session: d.Session, Process: x.p.name, Phase: frame.PhaseFull})
 		})
 	}
 	x.w.wg.Go(func() {
 		version, _ := wire.String(wire.Lookup(d.Init, "protocolVersion"))
-		x.runner.Status(frame.StatusReport{
-			Session: d.Session, Ticket: d.Ticket, Process: x.p.name, Phase: "ready", Detail: version, Handshake: simHandshake(x.p.name),
+		x.runner.Status(frame.Status{
+			Session: d.Session, Ticket: d.Ticket, Process: x.p.name, Phase: "ready", Detail: version, Payload: simHandshake(x.p.name),
 		})
 	})
 	return s

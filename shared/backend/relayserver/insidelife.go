@@ -625,7 +625,7 @@ func (l *life) forget(d *request) {
 }
 
 // Status implements frame.Link.
-func (l *life) Status(s frame.StatusReport) {
+func (l *life) Status(s frame.Status) {
 	l.mu.Lock()
 	l.reports++
 	l.mu.Unlock()
@@ -638,20 +638,18 @@ func (l *life) Status(s frame.StatusReport) {
 	})
 }
 
-func (l *life) report(s frame.StatusReport) {
+func (l *life) report(f frame.Status) {
 	h := l.in.host.Load()
-	f := frame.Status{
-		Sender: l.sender(), Session: s.Session, Process: s.Process, Phase: s.Phase, Detail: s.Detail, Era: s.Era, Lists: s.Lists, Own: s.Own, Payload: bytes.ToValidUTF8(s.Handshake, []byte("\uFFFD")),
-	}
-	ctx, r := l.work("report "+s.Lists, string(s.Session)), l.runner(h)
+	f.Sender, f.Payload = l.sender(), bytes.ToValidUTF8(f.Payload, []byte("\uFFFD"))
+	ctx, r := l.work("report "+f.Lists, string(f.Session)), l.runner(h)
 	var err error
 	if len(f.Payload) == 0 {
 		err = r.status(ctx, f)
-	} else if a, ok := addressOf(s.Ticket); ok && !r.kept(ctx, a, f) {
+	} else if a, ok := addressOf(f.Ticket); ok && !r.kept(ctx, a, f) {
 		err = r.reported(ctx, f, Ticket{Address: a, Gen: l.gen})
 	}
 	if err != nil {
-		h.Log.Warn("what a box reports is not kept", "box", l.id, "session_id", s.Session, "error", err)
+		h.Log.Warn("what a box reports is not kept", "box", l.id, "session_id", f.Session, "error", err)
 	}
 }
 

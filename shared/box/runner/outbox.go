@@ -352,18 +352,15 @@ func (ob *outboxes) forgetOutboxes(old time.Time) {
 	})
 }
 
-func (ob *outboxes) status(s frame.StatusReport) {
-	f := frame.Status{
-		Sender: ob.links.ofBox(), Session: s.Session, Ticket: s.Ticket,
-		Process: s.Process, Phase: s.Phase, Detail: s.Detail, Era: s.Era, Lists: s.Lists, Own: s.Own, Payload: bytes.ToValidUTF8(s.Handshake, []byte("\uFFFD")),
-	}
+func (ob *outboxes) status(f frame.Status) {
+	f.Sender, f.Payload = ob.links.ofBox(), bytes.ToValidUTF8(f.Payload, []byte("\uFFFD"))
 	data := frame.Encode(f)
 	switch {
 	case len(data) > frame.MaxJoined:
-		ob.cfg.Log.Warn("report over the limit", "session_id", s.Session, "bytes", len(data), "limit", frame.MaxJoined)
+		ob.cfg.Log.Warn("report over the limit", "session_id", f.Session, "bytes", len(data), "limit", frame.MaxJoined)
 	case len(data) > frame.MaxFrame:
 		ob.transfers.transferKept(data)
-	case len(s.Handshake) > 0:
+	case len(f.Payload) > 0:
 		ob.links.sendKept(data)
 	case ob.links.linked():
 		ob.links.live.send(outgoing{data: data})

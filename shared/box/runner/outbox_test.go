@@ -283,7 +283,7 @@ func TestProcessIsLetGoWhenNobodyCanTake(t *testing.T) {
 func TestLongHandshakeIsSentInPartsOnce(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		result := []byte(`{"instructions":"` + strings.Repeat("é", 150_000) + `"}`)
-		b.runner.Status(frame.StatusReport{Session: "s1", Ticket: "t", Detail: "2025-11-25", Handshake: result})
+		b.runner.Status(frame.Status{Session: "s1", Ticket: "t", Detail: "2025-11-25", Payload: result})
 		if f := b.whole(); f.Type != frame.TypeStatus || !bytes.Equal(f.Payload, result) {
 			t.Errorf("%s of %d bytes", f.Type, len(f.Payload))
 		}

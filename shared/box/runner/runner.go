@@ -106,9 +106,9 @@ func (r *Runner) Event(e frame.Event) {
 	}
 }
 
-// Status sends a report once. A report with a Handshake waits for a connection; any other report
+// Status sends a report once. A report with a Payload waits for a connection; any other report
 // is dropped if there is no connection.
-func (r *Runner) Status(s frame.StatusReport) {
+func (r *Runner) Status(s frame.Status) {
 	r.post(func(l *life) { l.outboxes.status(s) })
 }
 

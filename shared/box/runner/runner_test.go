@@ -181,8 +181,8 @@ func TestHostThatCannotBeReachedEndsTheRunner(t *testing.T) {
 func TestHandshakeIsSentOnTheNextConnectionOtherStatusIsNot(t *testing.T) {
 	onAwakeBench(t, func(b *bench) {
 		b.conn.cut()
-		b.runner.Status(frame.StatusReport{Session: "s1", Process: "p1", Phase: "runtime"})
-		b.runner.Status(frame.StatusReport{Session: "s1", Ticket: "t1", Process: "p1", Detail: "2025-11-25", Handshake: []byte(`{"a":1}`)})
+		b.runner.Status(frame.Status{Session: "s1", Process: "p1", Phase: "runtime"})
+		b.runner.Status(frame.Status{Session: "s1", Ticket: "t1", Process: "p1", Detail: "2025-11-25", Payload: []byte(`{"a":1}`)})
 		b.welcome(b.dialed(), benchGen)
 		commontest.Same(t, frametest.Frame{
 			V: frame.Version, Type: frame.TypeStatus, Box: benchBox, Gen: benchGen,

@@ -79,25 +79,6 @@ type Suspension struct {
 	Within    time.Duration // how long the client may take to answer
 }
 
-// StatusReport reports on a process. A report without a Handshake is a log line, in which each text is
-// cut to 500 bytes. A report with one needs a Ticket of the session. Unless Lists is set, Handshake is a
-// fresh process's answer to initialize, which is kept for later clients, and Detail is the protocol
-// version that the runner asked for.
-type StatusReport struct {
-	Session   storage.ID
-	Ticket    string
-	Process   string
-	Phase     string
-	Detail    string
-	Handshake json.RawMessage
-	// Era, set with a Handshake, is the era that the server speaks, if that was not known. Later runners
-	// of the box get it in [EnvEra].
-	Era wire.Era
-	// If Lists is set, Handshake is a fingerprint of the lists of a fresh process. See [Status].
-	Lists string
-	Own   bool
-}
-
 // Pauses between two calls of [Executor.IdleSince].
 const (
 	MostUnasked    = 30 * time.Second      // the longest, for a busy box
@@ -120,8 +101,8 @@ type Link interface {
 	Run(ctx context.Context) error
 	// Event takes an event. It blocks while too many bytes of the event's session are not stored yet.
 	Event(Event)
-	// Status sends a report, which may be lost unless it has a Handshake.
-	Status(StatusReport)
+	// Status sends a report, whose Sender the Link sets. A report without a Payload may be lost.
+	Status(Status)
 	// Snapshot sends a request about the snapshots of its Owner, and waits for the reply.
 	Snapshot(context.Context, Snapshot) (Kept, error)
 }

@@ -117,8 +117,10 @@ const (
 	PhaseMemory = "memory"
 )
 
-// Status reports on a process. If Lists is "", a payload is a fresh process's result of initialize, and
-// Detail is the protocol version that the runner asked for.
+// Status reports on a process. A report without a payload is a log line, in which each text is cut to
+// 500 bytes. One with a payload needs a Ticket of the session. If Lists is "", the payload is a fresh
+// process's result of initialize, which is kept for later clients, and Detail is the protocol version
+// that the runner asked for.
 type Status struct {
 	Sender
 	Session storage.ID `json:"session,omitempty"`
@@ -126,7 +128,7 @@ type Status struct {
 	Process string     `json:"process,omitempty"`
 	Phase   string     `json:"phase,omitempty"`
 	Detail  string     `json:"detail,omitempty"`
-	Era     wire.Era   `json:"era,omitempty"` // the era of the server, if it was not known before
+	Era     wire.Era   `json:"era,omitempty"` // the era of the server, if it was not known before; later runners of the box get it in [EnvEra]
 	// Lists, if not "", says that the payload is a fingerprint of the lists of a fresh process. The
 	// value of Lists names everything that the lists may depend on. Own says that this includes the
 	// principal.
