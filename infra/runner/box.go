@@ -172,7 +172,7 @@ func live(ctx context.Context, link frame.Link, guarded *guard.Guard, made func(
 }
 
 // Deliver implements frame.Executor.
-func (b *adapter) Deliver(d frame.Delivery) {
+func (b *adapter) Deliver(d frame.Deliver) {
 	b.all.note(b.name(string(d.Session), d.Principal), string(d.Session))
 	b.Box.Deliver(d)
 }

@@ -165,7 +165,7 @@ func deliverTo(gen storage.Generation, id string) frame.Deliver {
 	raw := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + id + `"}}`
 	return frame.Deliver{
 		ID: storage.StreamID(id), Gen: gen, Session: storage.ID(id), Principal: "p", Ticket: "t", Inbox: true, AckWithin: 1000,
-		NotAfter: time.Now().Add(time.Minute).UnixMilli(), Lens: []int{len(init), len(raw)}, Payload: []byte(init + raw),
+		NotAfter: time.Now().Add(time.Minute).UnixMilli(), Lens: []int{len(init), len(raw)}, Init: json.RawMessage(init), Raw: []byte(raw),
 	}
 }
 

@@ -238,7 +238,7 @@ func TestAServerGetsTheValuesOfItsSecrets(t *testing.T) {
 		_ = live(ctx, b.link, nil, func() *prepared { return &prepared{box: b, log: log} }) // the relay was never there
 		close(ended)
 	}()
-	b.Deliver(frame.Delivery{
+	b.Deliver(frame.Deliver{
 		ID: "d", Session: "s", Principal: "p", Init: json.RawMessage(`{}`),
 		Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`),
 	})

@@ -78,7 +78,7 @@ func New(s Server, k Sink, log *slog.Logger) *Box {
 //
 // Deliver passes a response to the process that has asked the question, and wakes that process if
 // it sleeps (see [Server].Images). Deliver drops a response to a question that is not open.
-func (b *Box) Deliver(d frame.Delivery) {
+func (b *Box) Deliver(d frame.Deliver) {
 	msgs, _, err := wire.ParseBody(d.Raw)
 	b.mu.Lock()
 	defer b.mu.Unlock()

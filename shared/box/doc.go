@@ -20,7 +20,7 @@
 //
 // # Streams
 //
-// A [frame.Delivery] brings messages of a client to the box. If there are requests among them, their
+// A [frame.Deliver] brings messages of a client to the box. If there are requests among them, their
 // answers form a request stream, named by the delivery's ID. Every request ends in its response or
 // in a JSON-RPC error, and the last of these ends the stream. The standalone stream of a session has
 // what belongs to no request. A stdio server does not say which call a message belongs to, so the

@@ -124,7 +124,7 @@ func runner() {
 	}
 	k := newRecorder()
 	b := New(Server{Name: "fake", Command: me, Env: map[string]string{behaviour: "silent"}}, k, nil)
-	b.Deliver(frame.Delivery{ID: "d", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)})
+	b.Deliver(frame.Deliver{ID: "d", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)})
 	for v := range k.calls {
 		if s, ok := v.(ProcessStatus); ok && s.State == Started {
 			say(strconv.Itoa(s.PID))
@@ -470,14 +470,14 @@ func counting() func() int64 {
 
 // deliver sends a message in session "s", with the ticket "t1", "t2" and so on.
 func (r *rig) deliver(raw string) string {
-	return r.as("s", raw, func(d *frame.Delivery) { d.Ticket = "t" + strconv.Itoa(r.n) })
+	return r.as("s", raw, func(d *frame.Deliver) { d.Ticket = "t" + strconv.Itoa(r.n) })
 }
 
 // as sends a message in a session and returns the name of its stream. The principal is the part
 // of the session's name before a slash.
-func (r *rig) as(session, raw string, change ...func(*frame.Delivery)) string {
+func (r *rig) as(session, raw string, change ...func(*frame.Deliver)) string {
 	r.n++
-	d := frame.Delivery{ID: storage.StreamID("d" + strconv.Itoa(r.n)), Session: storage.ID(session), Ticket: "of " + session, Raw: []byte(raw)}
+	d := frame.Deliver{ID: storage.StreamID("d" + strconv.Itoa(r.n)), Session: storage.ID(session), Ticket: "of " + session, Raw: []byte(raw)}
 	if principal, _, ok := strings.Cut(session, "/"); ok {
 		d.Principal = principal
 	}

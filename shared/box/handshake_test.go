@@ -19,7 +19,7 @@ const clientInit = `{"protocolVersion":"2025-06-18","capabilities":{"sampling":{
 
 func TestFreshProcessIsInitializedAsTheClientWouldHave(t *testing.T) {
 	r := newRig(t, "normal")
-	r.Deliver(frame.Delivery{
+	r.Deliver(frame.Deliver{
 		ID: "d", Session: "s", Ticket: "t", Init: json.RawMessage(clientInit), Level: "debug", Subscribed: []string{"file:///a", "file:///b"},
 		Raw: []byte(`{"jsonrpc":"2.0","id":"first","method":"tools/list"}`),
 	})
@@ -110,7 +110,7 @@ func TestInitializeOffersNoVersionThatHasNone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubbleFrom(t, Server{}, func(t *testing.T, d dialogue) {
-				d.as("s", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, func(of *frame.Delivery) { of.Init = json.RawMessage(c.init) })
+				d.as("s", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, func(of *frame.Deliver) { of.Init = json.RawMessage(c.init) })
 				m, err := wire.Parse(d.drain()[0])
 				if got, _ := wire.String(wire.Lookup(m.Params, "protocolVersion")); err != nil || m.Method != wire.MethodInitialize || got != c.want {
 					t.Errorf("the process got %s, %v", m.Raw, err)
@@ -155,7 +155,7 @@ func surveys(s *Server) { s.Lists = true }
 // told returns what the box says of a fresh process of a session.
 func (r *rig) told(session, init string) frame.Status {
 	r.t.Helper()
-	r.as(session, `{"jsonrpc":"2.0","id":1,"method":"ping"}`, func(d *frame.Delivery) { d.Ticket, d.Principal, d.Init = "", "p-"+session, json.RawMessage(init) })
+	r.as(session, `{"jsonrpc":"2.0","id":1,"method":"ping"}`, func(d *frame.Deliver) { d.Ticket, d.Principal, d.Init = "", "p-"+session, json.RawMessage(init) })
 	return find(r.t, r.recorder, "the lists of "+session, func(s frame.Status) bool { return s.Lists != "" && string(s.Session) == session })
 }
 
@@ -208,7 +208,7 @@ func TestClientOfASessionThatMovedHearsThatListsHaveChanged(t *testing.T) {
 	for how, want := range map[string][]string{"announces": {"tools", "resources"}, "normal": {"tools"}} {
 		r := newRig(t, how)
 		for i, moved := range []bool{true, false, true} { // at the last one the process runs already
-			r.result(r.as("s", fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"ping"}`, i), func(d *frame.Delivery) { d.Moved, d.Held = moved, true }))
+			r.result(r.as("s", fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"ping"}`, i), func(d *frame.Deliver) { d.Moved, d.Held = moved, true }))
 		}
 		for _, kind := range slices.Concat(want, want) {
 			commontest.EqualIn(t, how, `{"jsonrpc":"2.0","method":"notifications/`+kind+`/list_changed"}`, string(r.event(t, "").Raw))

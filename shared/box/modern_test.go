@@ -98,7 +98,7 @@ const modernInit = `{"protocolVersion":"2025-06-18","capabilities":{"elicitation
 // deliverAs delivers a message of a client that can answer questions, for a round of its
 // call.
 func (r *rig) deliverAs(stream string, round int, raw string) string {
-	return r.as("s", raw, func(d *frame.Delivery) {
+	return r.as("s", raw, func(d *frame.Deliver) {
 		d.ID, d.Ticket, d.Round, d.Init, d.Level = storage.StreamID(stream), "t", round, json.RawMessage(modernInit), "info"
 	})
 }
@@ -146,7 +146,7 @@ func TestWhatTheModernEraHasNotIsAnsweredByTheBox(t *testing.T) {
 		`"method":"logging/setLevel","params":{"level":"debug"}`, `"method":"ping"`,
 		`"method":"resources/subscribe","params":{"uri":"file:///a"}`, `"method":"resources/unsubscribe","params":{"uri":"file:///a"}`,
 	} {
-		stream := r.as("s", `{"jsonrpc":"2.0","id":1,`+raw+`}`, func(d *frame.Delivery) { d.Subscribed = []string{"file:///a"}[:min(1, i%3)] })
+		stream := r.as("s", `{"jsonrpc":"2.0","id":1,`+raw+`}`, func(d *frame.Deliver) { d.Subscribed = []string{"file:///a"}[:min(1, i%3)] })
 		commontest.EqualIn(t, raw, "{}", string(r.result(stream)))
 	}
 	r.deliver(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)
@@ -240,7 +240,7 @@ func TestServerThatWantsToBeCalledAgainForEverIsGivenUp(t *testing.T) {
 func TestModernProcessOfSeveralSessionsIsToldOfEachClient(t *testing.T) {
 	r := newRig(t, "modern", func(s *Server) { s.Scope = ScopeShared })
 	for name, level := range map[string]string{"one": "", "two": "error"} {
-		stream := r.as(name, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}`, func(d *frame.Delivery) {
+		stream := r.as(name, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}`, func(d *frame.Deliver) {
 			d.Level, d.Init = level, json.RawMessage(`{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"`+name+`"}}`)
 		})
 		meta := wire.Lookup(r.result(stream), "params", "_meta")
@@ -267,7 +267,7 @@ func TestCancelReachesAModernServer(t *testing.T) {
 func (r *rig) ask(session, stream, method, params string) string {
 	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"sampling":{}},"x":1}`
 	raw := fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"method":%q,"params":{%s%s}}`, stream, method, params, meta)
-	return r.as(session, raw, func(d *frame.Delivery) { d.ID, d.Init = storage.StreamID(stream), bridge.Superset(nil) })
+	return r.as(session, raw, func(d *frame.Deliver) { d.ID, d.Init = storage.StreamID(stream), bridge.Superset(nil) })
 }
 
 func (r *rig) begun() (n int) {
@@ -332,7 +332,7 @@ func TestServerIsSpokenToInTheEraThatItAnswersIn(t *testing.T) {
 				if i == 0 {
 					r.ask("one", stream, wire.MethodToolsCall, `"name":"echo",`)
 				} else {
-					stream = r.as("two", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}`, func(d *frame.Delivery) { d.Init = json.RawMessage(modernInit) })
+					stream = r.as("two", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}`, func(d *frame.Deliver) { d.Init = json.RawMessage(modernInit) })
 				}
 				commontest.Equal(t, c.refuse, wire.Lookup(r.final(t, stream).Raw, "error") != nil)
 				commontest.Equal(t, want, r.begun())

@@ -31,7 +31,7 @@ func believed(d dialogue, raw []byte) (line []byte, want meaning, ok bool) {
 	open := d.opened()
 	d.n++
 	stream := "nasty " + strconv.Itoa(d.n)
-	d.Deliver(frame.Delivery{ID: storage.StreamID(stream), Session: "s", Raw: raw})
+	d.Deliver(frame.Deliver{ID: storage.StreamID(stream), Session: "s", Raw: raw})
 	lines := d.drain()
 	msgs, batch, err := wire.ParseBody(raw)
 	if err != nil || batch || len(lines) == 0 {
@@ -87,7 +87,7 @@ func (d dialogue) opened() (number string) {
 	d.t.Helper()
 	if len(d.Open()) == 0 {
 		*d.drawn = 0
-		d.Deliver(frame.Delivery{ID: "open", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":"open","method":"tools/call","params":{"name":"x","_meta":{"progressToken":"p"}}}`)})
+		d.Deliver(frame.Deliver{ID: "open", Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":"open","method":"tools/call","params":{"name":"x","_meta":{"progressToken":"p"}}}`)})
 		d.drain()
 		*d.open = *d.drawn
 	}

@@ -28,7 +28,7 @@ func newCrowd(t *testing.T, scope Scope) *rig {
 	return newRig(t, "normal", func(s *Server) { s.Scope = scope })
 }
 
-func (r *rig) callAs(session, id, tool, arguments string, change ...func(*frame.Delivery)) string {
+func (r *rig) callAs(session, id, tool, arguments string, change ...func(*frame.Deliver)) string {
 	return r.as(session, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{"progressToken":"t"}}}`, id, tool, arguments), change...)
 }
 
@@ -66,8 +66,8 @@ func (r *rig) toServer(session, method string) []string {
 	return all
 }
 
-func withInit(capabilities string) func(*frame.Delivery) {
-	return func(d *frame.Delivery) {
+func withInit(capabilities string) func(*frame.Deliver) {
+	return func(d *frame.Deliver) {
 		d.Init = json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":` + capabilities + `,"clientInfo":{"name":"secretive","version":"1"}}`)
 	}
 }
@@ -196,7 +196,7 @@ func TestAQuestionOfNoCallGoesToTheNewestSessionThatCanAnswer(t *testing.T) {
 func TestAQuestionOfNoCallIsNotForAModernClient(t *testing.T) {
 	for _, scope := range []Scope{ScopeSession, ScopeShared} {
 		c := newCrowd(t, scope)
-		modern := func(d *frame.Delivery) { d.Init = bridge.Superset(nil) }
+		modern := func(d *frame.Deliver) { d.Init = bridge.Superset(nil) }
 		c.result(c.callAs("ann/1", "1", "say", strconv.Quote(done+"\n"+`{"jsonrpc":"2.0","id":"r","method":"roots/list"}`+"\n"), modern))
 		c.result(c.callAs("ann/1", "2", "echo", "0", modern))
 		lines := c.lines("ann/1")
@@ -228,7 +228,7 @@ func TestAClientIsAskedOnlyForWhatItHasDeclared(t *testing.T) {
 
 func TestTheLogOfASharedProcessIsAsVerboseAsAnybodyWants(t *testing.T) {
 	c := newCrowd(t, ScopeShared)
-	at := func(level string) func(*frame.Delivery) { return func(d *frame.Delivery) { d.Level = level } }
+	at := func(level string) func(*frame.Deliver) { return func(d *frame.Deliver) { d.Level = level } }
 	for _, ann := range []string{"error", "warning"} {
 		c.result(c.as("ann/1", `{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":"`+ann+`"}}`, at(ann)))
 		c.result(c.as("bob/1", `{"jsonrpc":"2.0","id":1,"method":"logging/setLevel","params":{"level":"debug"}}`, at("debug")))
@@ -243,8 +243,8 @@ func TestTheLogOfASharedProcessIsAsVerboseAsAnybodyWants(t *testing.T) {
 func TestAResourceStaysSubscribedForWhoStillWantsIt(t *testing.T) {
 	c := newCrowd(t, ScopeShared)
 	const params = `"params":{"uri":"x:/a"}}`
-	subscribed := func(d *frame.Delivery) { d.Level, d.Subscribed = "info", []string{"x:/a"} }
-	c.result(c.as("ann/1", `{"jsonrpc":"2.0","id":1,"method":"resources/subscribe",`+params, func(d *frame.Delivery) { d.Subscribed = []string{"x:/a"} }))
+	subscribed := func(d *frame.Deliver) { d.Level, d.Subscribed = "info", []string{"x:/a"} }
+	c.result(c.as("ann/1", `{"jsonrpc":"2.0","id":1,"method":"resources/subscribe",`+params, func(d *frame.Deliver) { d.Subscribed = []string{"x:/a"} }))
 	commontest.Same(t, []string{`{"uri":"x:/a"}`}, c.toServer("ann/1", wire.MethodSubscribe))
 	c.result(c.callAs("bob/1", "1", "echo", "0", subscribed)) // comes later, and brings what it has set
 	commontest.Same(t, []string{`{"level":"info"}`}, c.toServer("ann/1", wire.MethodSetLevel))
@@ -317,7 +317,7 @@ func acting(value string) func(*Server) {
 // actsFor calls a tool for a principal. The principal's secret for github is token, until a
 // time.
 func (r *rig) actsFor(principal, token string, until time.Time, id, tool string) string {
-	return r.as(principal+"/1", `{"jsonrpc":"2.0","id":`+id+`,"method":"tools/call","params":{"name":"`+tool+`","arguments":0}}`, func(d *frame.Delivery) {
+	return r.as(principal+"/1", `{"jsonrpc":"2.0","id":`+id+`,"method":"tools/call","params":{"name":"`+tool+`","arguments":0}}`, func(d *frame.Deliver) {
 		if token != "" {
 			d.Secrets = map[string]storage.Secret{"github": {Value: token, Until: until}}
 		}

@@ -42,7 +42,7 @@ type Server struct {
 	Env map[string]string
 	// Principal has the names that occur in values of Env as `${principal:NAME}` or
 	// `${principal_file:NAME}`. A process gets the secrets with these names from the Secrets of a
-	// [frame.Delivery]. A variable whose secret is missing is left out. Scope must not be ScopeShared.
+	// [frame.Deliver]. A variable whose secret is missing is left out. Scope must not be ScopeShared.
 	Principal []string
 	// Secrets names variables of Env whose values are removed from output even if they are short.
 	Secrets []string

@@ -48,7 +48,7 @@ type pendingOutput struct {
 }
 
 // note stores the state of the session that comes with a delivery.
-func (s *session) note(d frame.Delivery, msgs []wire.Message) {
+func (s *session) note(d frame.Deliver, msgs []wire.Message) {
 	s.ticket, s.level, s.subscriptions = d.Ticket, d.Level, d.Subscribed
 	s.moved, s.held = s.moved || d.Moved, d.Held
 	if len(d.Init) > 0 {

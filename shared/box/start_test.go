@@ -68,7 +68,7 @@ func TestManyCallersAtOnceStartOneProcess(t *testing.T) {
 	})
 	r := newRig(t, "normal", change)
 	for range 50 {
-		go r.Deliver(frame.Delivery{ID: storage.NewStreamID(), Session: "s", Raw: fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%q,"method":"test/pid"}`, storage.NewStreamID())})
+		go r.Deliver(frame.Deliver{ID: storage.NewStreamID(), Session: "s", Raw: fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%q,"method":"test/pid"}`, storage.NewStreamID())})
 	}
 	pids := map[string]bool{}
 	for range 50 {

@@ -42,7 +42,7 @@ func TestAClientIsToldThatTheMemoryOfItsServerIsGone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubbleFrom(t, Server{}, func(t *testing.T, d dialogue) {
-				call := d.as("s", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid"}}`, func(of *frame.Delivery) { of.Again, of.Level = test.again, test.level })
+				call := d.as("s", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pid"}}`, func(of *frame.Deliver) { of.Again, of.Level = test.again, test.level })
 				d.greets(`{}`)
 				d.answersCall()
 				logger, _ := wire.String(wire.Lookup(d.event(t, call).Raw, "params", "logger"))

@@ -102,7 +102,7 @@ func TestClosedStreamDropsWhatTheSinkHasNotTaken(t *testing.T) {
 func TestDeliveryInFlightIsNotExecutedTwice(t *testing.T) {
 	r := newRig(t, "normal")
 	d := r.call("1", "hang", "0")
-	r.Deliver(frame.Delivery{ID: storage.StreamID(d), Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}}`)})
+	r.Deliver(frame.Deliver{ID: storage.StreamID(d), Session: "s", Raw: []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hang"}}`)})
 	commontest.SameIn(t, "the process", []string{"initialize", "notifications/initialized", "tools/call"}, methods(r.seen()))
 	r.none(t, d)
 }
@@ -126,7 +126,7 @@ func FuzzOutput(f *testing.F) {
 		b := New(Server{Name: "fake", Command: "/bin/sh"}, k, nil)
 		played := newPlayedChild()
 		b.draw, b.spawn = counting(), func(proc.Command, proc.Grace) (child, error) { return played, nil }
-		b.Deliver(frame.Delivery{ID: "d", Session: "s", Raw: []byte(`[{"jsonrpc":"2.0","id":"a","method":"m","params":{"_meta":{"progressToken":"t"}}},{"jsonrpc":"2.0","id":"b","method":"m"}]`)})
+		b.Deliver(frame.Deliver{ID: "d", Session: "s", Raw: []byte(`[{"jsonrpc":"2.0","id":"a","method":"m","params":{"_meta":{"progressToken":"t"}}},{"jsonrpc":"2.0","id":"b","method":"m"}]`)})
 		if _, err := played.toStdout.Write(append(out, '\n')); err != nil {
 			t.Fatal(err)
 		}

@@ -142,7 +142,7 @@ type done struct {
 // padding returns a text of n bytes, with characters of every length.
 func padding(n int) string { return strings.Repeat("aé€😀", n/10) }
 
-func (c *counted) Deliver(d frame.Delivery) {
+func (c *counted) Deliver(d frame.Deliver) {
 	m, err := wire.Parse(d.Raw)
 	if err != nil || m.Kind != wire.Request {
 		return
@@ -176,11 +176,11 @@ func (c *counted) Deliver(d frame.Delivery) {
 	})
 }
 
-func (c *counted) say(d frame.Delivery, stream storage.StreamID, format string, args ...any) {
+func (c *counted) say(d frame.Deliver, stream storage.StreamID, format string, args ...any) {
 	c.runner.Event(frame.Event{Session: d.Session, Stream: stream, Ticket: d.Ticket, Raw: fmt.Appendf(nil, format, args...)})
 }
 
-func (c *counted) execute(d frame.Delivery, do does) string {
+func (c *counted) execute(d frame.Deliver, do does) string {
 	for n := range do.Progress {
 		c.say(d, d.ID, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"n":%d}}`, n+1)
 		time.Sleep(10 * time.Millisecond)
@@ -194,7 +194,7 @@ func (c *counted) execute(d frame.Delivery, do does) string {
 	return string(result)
 }
 
-func (c *counted) ask(d frame.Delivery, question string) []byte {
+func (c *counted) ask(d frame.Deliver, question string) []byte {
 	heard := make(chan []byte, 100) // an answer may come again
 	c.mu.Lock()
 	if c.asked[d.Session] == nil {

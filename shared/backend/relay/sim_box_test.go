@@ -61,7 +61,7 @@ func newSimBox(p *simProc) *simBox {
 	}
 }
 
-func (x *simBox) Deliver(d frame.Delivery) {
+func (x *simBox) Deliver(d frame.Deliver) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.gone {
@@ -93,7 +93,7 @@ func (x *simBox) Deliver(d frame.Delivery) {
 			c.open = append(c.open, m.ID)
 		}
 	}
-	x.w.breaksIf(d.HasRequests != (len(c.open) > 0), "box %s was told of %s that it has requests: %v", x.p.name, labelOf(d.Raw), d.HasRequests)
+	x.w.breaksIf((d.AckWithin > 0) != (len(c.open) > 0), "box %s was told of %s that it has requests: %v", x.p.name, labelOf(d.Raw), (d.AckWithin > 0))
 	if len(c.open) == 0 {
 		return
 	}
@@ -108,7 +108,7 @@ func (x *simBox) Deliver(d frame.Delivery) {
 
 func (x *simBox) server() string { _, server := storage.BoxID(x.p.task.Box).Parts(); return server }
 
-func (x *simBox) session(d frame.Delivery) *simSession {
+func (x *simBox) session(d frame.Deliver) *simSession {
 	s, ok := x.sessions[d.Session]
 	if ok {
 		return s

@@ -106,7 +106,7 @@ func (l *ledger) label(id storage.StreamID) string {
 
 // executes records the execution of a delivery. It checks that the delivery was not
 // executed before, and that it is in a session of its own client.
-func (l *ledger) executes(w *world, by, client string, d frame.Delivery, msgs []wire.Message) {
+func (l *ledger) executes(w *world, by, client string, d frame.Deliver, msgs []wire.Message) {
 	w.tell(by, "EXECUTES %s, round %d", labelOf(d.Raw), d.Round)
 	l.learns(d.ID, d.Raw)
 	l.mu.Lock()

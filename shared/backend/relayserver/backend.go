@@ -126,13 +126,17 @@ func (k *Backend) postOnce(ctx context.Context, conn string, of storage.ID, f fr
 // deliverFrame returns the deliver frame of d for the generation of b. The argument inbox
 // says that d was claimed from the inbox.
 func (x *boxes) deliverFrame(d sessions.Delivery, b storage.Box, notAfter time.Time, inbox bool) frame.Deliver {
-	payload := make([]byte, 0, len(d.Client.Init)+len(d.Raw))
-	payload = append(append(payload, d.Client.Init...), d.Raw...)
+	f := unsealed(d, b)
+	f.Ticket, f.Lens = x.Sealer.Seal(d.Address, b.Gen), []int{len(f.Init), len(f.Raw)}
+	f.Sent, f.NotAfter, f.Inbox = time.Now().UnixMilli(), notAfter.UnixMilli(), inbox
+	return f
+}
+
+// unsealed returns the part of a deliver frame that a box of this program needs, too.
+func unsealed(d sessions.Delivery, b storage.Box) frame.Deliver {
 	f := frame.Deliver{
-		ID: d.Stream, Gen: b.Gen, Session: d.Session, Principal: principalHash(d), Ticket: x.Sealer.Seal(d.Address, b.Gen),
-		Sent:  time.Now().UnixMilli(),
-		Level: d.Client.Level, Subscribed: d.Client.Subscribed, NotAfter: notAfter.UnixMilli(), Inbox: inbox, Again: d.Again, Moved: moved(d, b), Held: d.Held, Looks: d.Looks(), Trace: d.Trace,
-		Lens: []int{len(d.Client.Init), len(d.Raw)}, Payload: payload, Secrets: d.Secrets,
+		ID: d.Stream, Gen: b.Gen, Session: d.Session, Principal: principalHash(d), Level: d.Client.Level, Subscribed: d.Client.Subscribed,
+		Again: d.Again, Moved: moved(d, b), Held: d.Held, Looks: d.Looks(), Trace: d.Trace, Secrets: d.Secrets, Init: d.Client.Init, Raw: d.Raw,
 	}
 	if len(d.Requests) > 0 {
 		f.AckWithin = ackTime(d).Milliseconds()

@@ -186,10 +186,7 @@ func (x *boxes) deliverInside(ctx context.Context, d sessions.Delivery, b storag
 			return 0, false, err
 		}
 		l := x.Inside.find(b.ID)
-		if l != nil && l.gen == now.Gen && l.deliver(d.Address, frame.Delivery{
-			ID: d.Stream, Session: d.Session, Principal: principalHash(d), Level: d.Client.Level, Subscribed: d.Client.Subscribed,
-			Init: d.Client.Init, Raw: d.Raw, HasRequests: true, Again: d.Again, Moved: moved(d, now), Held: d.Held, Secrets: d.Secrets,
-		}, taking{within: ackTime(d), looks: d.Looks()}) {
+		if l != nil && l.gen == now.Gen && l.deliver(d.Address, unsealed(d, now)) {
 			if x.Bill != nil {
 				x.Bill.Posted(len(d.Raw))
 			}

@@ -28,7 +28,7 @@ type insider struct {
 func (*insider) Go(do func())                            { go do() }
 func (*insider) Catch()                                  {}
 func (*insider) Panicked() <-chan struct{}               { return nil }
-func (i *insider) Deliver(frame.Delivery)                { i.busy.Add(1) }
+func (i *insider) Deliver(frame.Deliver)                 { i.busy.Add(1) }
 func (i *insider) IdleSince() (since time.Time, ok bool) { return time.Time{}, i.busy.Load() == 0 }
 
 // moves has the box run in the program of its host, and gives it two calls, which wake it.

@@ -92,14 +92,6 @@ type outbox struct {
 	used     time.Time
 }
 
-// taking is what deliver must know of a delivery besides its content.
-type taking struct {
-	within time.Duration // after this time the request needs an item in the store
-	looks  bool          // the message only lists or initializes
-	inbox  bool          // the delivery was claimed from the inbox, so it has an item
-	base   storage.Index // index of the last event in the request's stream so far
-}
-
 func newLife(in *Inside, id storage.BoxID, gen storage.Generation) *life {
 	l := &life{
 		in: in, id: id, gen: gen, name: string(storage.NewID()), saved: make(chan struct{}), joined: make(chan struct{}), over: make(chan struct{}),
@@ -194,27 +186,27 @@ func (l *life) opens() {
 }
 
 // deliver gives the box a delivery. It returns false if the box takes no more deliveries.
-func (l *life) deliver(to storage.Address, d frame.Delivery, how taking) bool {
+func (l *life) deliver(to storage.Address, d frame.Deliver) bool {
 	l.mu.Lock()
 	if l.leaving || l.refuses() || isOver(l.over) {
 		l.mu.Unlock()
 		return false
 	}
 	d.Ticket = ticketOf(to)
-	if d.HasRequests {
-		o := &request{to: to, round: d.Round, marked: how.inbox, traced: how.inbox, last: how.base}
+	if d.AckWithin > 0 {
+		o := &request{to: to, round: d.Round, marked: d.Inbox, traced: d.Inbox, last: d.Base}
 		if l.inFlight[d.ID] == nil {
 			l.outbox(d.Session).inFlight++
 		}
 		l.inFlight[d.ID] = o
-		if !how.inbox {
-			o.trace = time.AfterFunc(how.within, func() { l.traceLater(d.ID, o) })
+		if !d.Inbox {
+			o.trace = time.AfterFunc(time.Duration(d.AckWithin)*time.Millisecond, func() { l.traceLater(d.ID, o) })
 		}
 	}
 	l.outbox(d.Session).ticket = d.Ticket
 	l.deliveries++
 	l.mu.Unlock()
-	if !how.looks {
+	if !d.Looks {
 		l.worked.Store(true)
 	}
 	l.do(func(e frame.Executor) { e.Deliver(d) })
@@ -230,9 +222,8 @@ func (l *life) deliver(to storage.Address, d frame.Delivery, how taking) bool {
 // take gives the box a delivery that comes as a frame: one from the inbox, or one without
 // requests. Errors: Closed if the box does not take it.
 func (l *life) take(f frame.Deliver) error {
-	parts, ok := frame.Split(f.Payload, f.Lens)
 	t, err := l.in.host.Load().Sealer.Open(f.Ticket)
-	if !ok || err != nil || len(parts) != 2 || f.Gen != l.gen {
+	if err != nil || f.Gen != l.gen {
 		return storage.Errorf(storage.Closed, "generation %d of the box is over", f.Gen)
 	}
 	if f.Inbox {
@@ -246,10 +237,7 @@ func (l *life) take(f frame.Deliver) error {
 		l.claimed[f.ID] = claimed{f.Round, time.Now()}
 		l.mu.Unlock()
 	}
-	if !l.deliver(t.Address, frame.Delivery{
-		ID: f.ID, Round: f.Round, Session: f.Session, Principal: f.Principal, Level: f.Level, Subscribed: f.Subscribed,
-		Init: parts[0], Raw: parts[1], HasRequests: f.AckWithin > 0, Again: f.Again, Moved: f.Moved, Held: f.Held, Secrets: f.Secrets,
-	}, taking{looks: f.Looks, inbox: f.Inbox, within: time.Duration(f.AckWithin) * time.Millisecond, base: f.Base}) {
+	if !l.deliver(t.Address, f) {
 		return storage.Errorf(storage.Closed, "the box is about to sleep")
 	}
 	return nil

@@ -398,7 +398,7 @@ func (c *memoryConn) isClosed() bool {
 type recordingBox struct {
 	mu        sync.Mutex
 	log       []string
-	got       []frame.Delivery
+	got       []frame.Deliver
 	questions map[storage.ID][]string
 	idle      time.Time
 	block     chan struct{} // if set, Deliver waits until it is closed
@@ -420,7 +420,7 @@ func (x *recordingBox) told() []string {
 	return log
 }
 
-func (x *recordingBox) deliveries() []frame.Delivery {
+func (x *recordingBox) deliveries() []frame.Deliver {
 	synctest.Wait()
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -439,7 +439,7 @@ func (x *recordingBox) asks(s storage.ID, questions ...string) {
 	x.questions = map[storage.ID][]string{s: questions}
 }
 
-func (x *recordingBox) Deliver(d frame.Delivery) {
+func (x *recordingBox) Deliver(d frame.Deliver) {
 	x.note("deliver %s", d.ID)
 	x.mu.Lock()
 	x.got = append(x.got, d)

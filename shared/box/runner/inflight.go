@@ -1,7 +1,6 @@
 package runner
 
 import (
-	"encoding/json"
 	"maps"
 	"runtime"
 	"slices"
@@ -106,11 +105,10 @@ func (in *inflight) deliveredAgain(d *delivery, f frame.Deliver) {
 // giveBack tells the host that this runner will not execute a request. giveBack ignores messages
 // from the inbox: after the [frame.Bye] the host releases them for the next runner.
 func (in *inflight) giveBack(f frame.Deliver) {
-	parts, ok := frame.Split(f.Payload, f.Lens)
-	if !in.links.linked() || !ok || len(parts) != 2 || f.AckWithin == 0 || f.Inbox || f.Gen != in.links.gen || in.late[f.ID] != nil {
+	if !in.links.linked() || f.AckWithin == 0 || f.Inbox || f.Gen != in.links.gen || in.late[f.ID] != nil {
 		return
 	}
-	in.transfers.sendSmall(frame.Return{Sender: in.links.ofBox(), Ticket: f.Ticket, NotAfter: f.NotAfter, Payload: parts[1]})
+	in.transfers.sendSmall(frame.Return{Sender: in.links.ofBox(), Ticket: f.Ticket, NotAfter: f.NotAfter, Payload: f.Raw})
 }
 
 // run executes a message. The argument reported is true if the runner has asked the host about the
@@ -118,14 +116,7 @@ func (in *inflight) giveBack(f frame.Deliver) {
 func (in *inflight) run(f frame.Deliver, reported bool) {
 	d := &delivery{id: f.ID, round: f.Round, session: f.Session, ticket: f.Ticket, sent: f.Base}
 	in.deliveries.byID[f.ID] = d
-	parts, ok := frame.Split(f.Payload, f.Lens)
-	if !ok || len(parts) != 2 {
-		in.cfg.Log.Error("deliver has a payload that does not fit its lengths", "stream", f.ID, "bytes", len(f.Payload))
-		in.deliveries.forgetLater(d)
-		return
-	}
-	requests := f.AckWithin > 0
-	if requests {
+	if f.AckWithin > 0 {
 		in.deliveries.running++
 		in.deliveries.owed[d.id] = d
 		d.reported, d.traced = f.Inbox || reported, f.Inbox
@@ -138,11 +129,7 @@ func (in *inflight) run(f frame.Deliver, reported bool) {
 	in.outboxes.outbox(f.Session).ticket = f.Ticket
 	in.delivered++
 	in.farewell.worked = in.farewell.worked || !f.Looks
-	message := frame.Delivery{
-		ID: f.ID, Round: f.Round, Session: f.Session, Principal: f.Principal, Ticket: f.Ticket, Level: f.Level,
-		Subscribed: f.Subscribed, Init: json.RawMessage(parts[0]), Raw: parts[1], HasRequests: requests, Again: f.Again, Moved: f.Moved, Held: f.Held, Secrets: f.Secrets,
-	}
-	in.executing.call(func(e frame.Executor) { e.Deliver(message) })
+	in.executing.call(func(e frame.Executor) { e.Deliver(f) })
 	if f.Trace != "" {
 		runtime.Gosched() // lets the message reach the server before the log gets its line
 		in.cfg.Log.Info("deliver", "trace", frame.Clip(f.Trace), "session_id", f.Session, "stream", f.ID, "round", f.Round)

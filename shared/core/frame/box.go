@@ -3,7 +3,6 @@ package frame
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"time"
 	"unicode/utf8"
 
@@ -17,10 +16,10 @@ import (
 // Executor is a box. One goroutine calls all methods, one after the other, in the order in which the
 // frames came. No method may wait for the end of [Link.Run].
 type Executor interface {
-	// Deliver executes a message. It is called at most once for each ID and Round. For a message with
-	// requests, the box must send an Event with Final or with Asks. After an Event with Asks the box
-	// forgets the delivery.
-	Deliver(d Delivery)
+	// Deliver executes a message, whose Init and Raw belong to the Executor. It is called at most once
+	// for each ID and Round. For a message with requests, the box must send an Event with Final or with
+	// Asks. After an Event with Asks the box forgets the delivery.
+	Deliver(f Deliver)
 	// Answer passes on the client's response to a question. Answer may be called twice for one
 	// response, and for a question that is not open any more.
 	Answer(s storage.ID, question string, raw []byte)
@@ -37,25 +36,6 @@ type Executor interface {
 	// IdleSince returns the time of the last activity in the box. ok is true only if no request is in
 	// flight and no process is being started.
 	IdleSince() (since time.Time, ok bool)
-}
-
-// Delivery is one client message (or batch) to execute. Init and Raw belong to
-// the Executor.
-type Delivery struct {
-	ID          storage.StreamID // also names the stream of its events
-	Round       int              // how often the delivery was suspended to ask the client; if above 0, Raw has the answers
-	Session     storage.ID
-	Principal   string   // a hash; the same for all sessions of one principal in the box, and different for other principals
-	Ticket      string   // the right to write the events of the delivery
-	Level       string   // last logging/setLevel of the session, "" for none
-	Subscribed  []string // resource URIs, in the order of subscription
-	Init        json.RawMessage
-	Raw         []byte                    // as the client wrote it
-	HasRequests bool                      // Raw has requests, each of which the box has to end
-	Again       bool                      // the session has had a process before
-	Moved       bool                      // the server's lists may have changed since the session's last request
-	Held        bool                      // Dormouse itself, not the server, sends the clients list_changed for tools
-	Secrets     map[string]storage.Secret // keys and tokens of the principal at third parties, by provider
 }
 
 // Event is one message of a process. Raw is one line of JSON without the newline, and

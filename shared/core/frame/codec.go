@@ -3,6 +3,7 @@ package frame
 import (
 	"bytes"
 	stdjson "encoding/json"
+	"errors"
 
 	"github.com/segmentio/encoding/json"
 
@@ -11,8 +12,8 @@ import (
 
 // Encode returns a frame as bytes. Use [Cut] to split a long frame.
 func Encode(f Frame) []byte {
-	payload := payloadOf(f)
-	b := make([]byte, 0, usualHeader+len(payload))
+	payload, rest := payloadOf(f)
+	b := make([]byte, 0, usualHeader+len(payload)+len(rest))
 	b = append(append(append(b, begin...), f.kind()...), '"')
 	fields := len(b)
 	b, err := json.Append(b, f, json.EscapeHTML|json.SortMapKeys)
@@ -24,8 +25,8 @@ func Encode(f Frame) []byte {
 	} else {
 		b[fields] = ','
 	}
-	if len(payload) > 0 {
-		b = append(append(b, '\n'), payload...)
+	if len(payload)+len(rest) > 0 {
+		b = append(append(append(b, '\n'), payload...), rest...)
 	}
 	return b
 }
@@ -37,22 +38,23 @@ const usualHeader = 512
 // members of the header in another order.
 const begin = `{"v":1,"t":"`
 
-func payloadOf(f Frame) []byte {
+// payloadOf returns the payload of a frame, which may be in two pieces.
+func payloadOf(f Frame) (payload, rest []byte) {
 	switch f := f.(type) {
 	case Events:
-		return f.Payload
+		return f.Payload, nil
 	case Status:
-		return f.Payload
+		return f.Payload, nil
 	case Return:
-		return f.Payload
+		return f.Payload, nil
 	case Deliver:
-		return f.Payload
+		return f.Init, f.Raw
 	case Answer:
-		return f.Payload
+		return f.Payload, nil
 	case Part:
-		return f.Payload
+		return f.Payload, nil
 	default:
-		return nil
+		return nil, nil
 	}
 }
 
@@ -140,7 +142,7 @@ var decoders = map[Type]decoder{
 	TypeEvents:  carrier(func(f *Events) *[]byte { return &f.Payload }),
 	TypeStatus:  carrier(func(f *Status) *[]byte { return &f.Payload }),
 	TypeReturn:  carrier(func(f *Return) *[]byte { return &f.Payload }),
-	TypeDeliver: carrier(func(f *Deliver) *[]byte { return &f.Payload }),
+	TypeDeliver: deliver,
 	TypeAnswer:  carrier(func(f *Answer) *[]byte { return &f.Payload }),
 	TypePart:    carrier(func(f *Part) *[]byte { return &f.Payload }),
 
@@ -178,6 +180,18 @@ func carrier[F Frame](field func(*F) *[]byte) decoder {
 		*field(&f) = payload
 		return f, err
 	}
+}
+
+func deliver(head, payload []byte) (Frame, error) {
+	f, err := read[Deliver](head)
+	parts, ok := Split(payload, f.Lens)
+	if err == nil && (!ok || len(parts) != 2) {
+		err = errors.New("its lengths do not fit its payload")
+	}
+	if err == nil {
+		f.Init, f.Raw = parts[0], parts[1]
+	}
+	return f, err
 }
 
 func snapshot(op Type) decoder {

@@ -3,6 +3,7 @@ package frame_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"reflect"
 	"runtime"
 	"strings"
@@ -36,7 +37,7 @@ func samples() []frame.Frame {
 		frame.Fenced{},
 		frame.Nudge{},
 		frame.Look{},
-		frame.Deliver{},
+		frame.Deliver{Lens: []int{0, 1}, Init: json.RawMessage{}, Raw: []byte("r")},
 		frame.May{},
 		frame.Pulled{},
 		frame.Ack{},
@@ -63,7 +64,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte(`{"v":1,"t":"pull","n":1e2,"x":"\ud800\u0000","y":[[[[]]]]}`))
 	f.Add([]byte(`{"v":1,"t":"taken","tickets":["` + "\xff" + `",null],"Tickets":[]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		head, _, _ := bytes.Cut(data, []byte("\n"))
+		head, payload, _ := bytes.Cut(data, []byte("\n"))
 		var kind struct {
 			V int        `json:"v"`
 			T frame.Type `json:"t"`
@@ -75,6 +76,11 @@ func FuzzDecode(f *testing.F) {
 		}
 		if wrong == nil {
 			wrong = json.Unmarshal(head, want.Interface())
+		}
+		if d, ok := want.Interface().(*frame.Deliver); ok && wrong == nil {
+			if parts, fit := frame.Split(payload, d.Lens); !fit || len(parts) != 2 {
+				wrong = errors.New("its lengths do not fit")
+			}
 		}
 		read, err := frame.Decode(data)
 		if readable := wrong == nil && kind.V == frame.Version && kind.T != ""; readable != (err == nil) {
@@ -95,7 +101,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		got := reflect.New(types[kind.T]).Elem()
 		got.Set(reflect.ValueOf(read))
-		for _, behind := range []string{"Payload", "Op"} { // not from the header
+		for _, behind := range []string{"Payload", "Init", "Raw", "Op"} { // not from the header
 			if field := got.FieldByName(behind); field.IsValid() {
 				field.SetZero()
 			}

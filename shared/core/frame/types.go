@@ -1,6 +1,7 @@
 package frame
 
 import (
+	"encoding/json"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -198,32 +199,33 @@ type Nudge struct{}
 // Look says nothing. Whoever posts it learns whether the connection is open.
 type Look struct{}
 
-// Deliver is a message to execute. Lens cuts the payload into the client's initialize
-// params and the message.
+// Deliver is a message to execute. The payload is Init and Raw, and Lens their lengths.
 type Deliver struct {
 	Gen        storage.Generation `json:"gen,omitempty"`
 	Session    storage.ID         `json:"session,omitempty"`
-	Ticket     string             `json:"ticket,omitempty"`
-	ID         storage.StreamID   `json:"id,omitempty"`
-	Round      int                `json:"round,omitempty"`     // how often the delivery was suspended before; see [Asks]
-	Base       storage.Index      `json:"base,omitempty"`      // the index of the last event before this delivery, in the stream of ID
-	Principal  string             `json:"principal,omitempty"` // a hash that tells the principals of a box apart
-	Level      string             `json:"level,omitempty"`
-	Subscribed []string           `json:"subscribed,omitempty"`
-	Sent       int64              `json:"sent,omitempty"`      // Unix milliseconds; when it was posted
-	NotAfter   int64              `json:"notAfter,omitempty"`  // Unix milliseconds; a message that comes later than this is not executed
-	AckWithin  int64              `json:"ackWithin,omitempty"` // milliseconds; if the request has not ended by then, the runner sends a [Taken]; 0 for a message without requests
-	Inbox      bool               `json:"inbox,omitempty"`     // the store has a [storage.Item] of the message
-	Again      bool               `json:"again,omitempty"`     // the session has had a process before
-	Moved      bool               `json:"moved,omitempty"`     // the server's lists may have changed since the session's last request
-	Held       bool               `json:"held,omitempty"`      // Dormouse itself sends the clients list_changed for tools
-	Looks      bool               `json:"looks,omitempty"`     // the message is an initialize or asks for a list
+	Ticket     string             `json:"ticket,omitempty"`     // the right to write the events of the delivery
+	ID         storage.StreamID   `json:"id,omitempty"`         // also names the stream of its events
+	Round      int                `json:"round,omitempty"`      // how often the delivery was suspended before, see [Asks]; if above 0, Raw has the answers
+	Base       storage.Index      `json:"base,omitempty"`       // the index of the last event before this delivery, in the stream of ID
+	Principal  string             `json:"principal,omitempty"`  // a hash that tells the principals of a box apart
+	Level      string             `json:"level,omitempty"`      // last logging/setLevel of the session, "" for none
+	Subscribed []string           `json:"subscribed,omitempty"` // resource URIs, in the order of subscription
+	Sent       int64              `json:"sent,omitempty"`       // Unix milliseconds; when it was posted
+	NotAfter   int64              `json:"notAfter,omitempty"`   // Unix milliseconds; a message that comes later than this is not executed
+	AckWithin  int64              `json:"ackWithin,omitempty"`  // milliseconds; if the request has not ended by then, the runner sends a [Taken]; 0 for a message without requests
+	Inbox      bool               `json:"inbox,omitempty"`      // the store has a [storage.Item] of the message
+	Again      bool               `json:"again,omitempty"`      // the session has had a process before
+	Moved      bool               `json:"moved,omitempty"`      // the server's lists may have changed since the session's last request
+	Held       bool               `json:"held,omitempty"`       // Dormouse itself sends the clients list_changed for tools
+	Looks      bool               `json:"looks,omitempty"`      // the message is an initialize or asks for a list
 	Lens       []int              `json:"lens,omitempty"`
 	Trace      string             `json:"trace,omitempty"` // names the client's request in all logs
 	// Secrets are the keys and tokens that the principal has at third parties, by provider. Package
 	// credentials bounds the times at which they end, because JSON has no years above 9999.
 	Secrets map[string]storage.Secret `json:"secrets,omitempty"`
-	Payload []byte                    `json:"-"`
+
+	Init json.RawMessage `json:"-"` // the params of the client's initialize
+	Raw  []byte          `json:"-"` // the message or batch, as the client wrote it
 }
 
 // May answers an [Ask].
