@@ -69,7 +69,7 @@ func TestMemoryLastsOverSleepsAndOverBoxes(t *testing.T) {
 	}
 	r := a.box()
 	for i, method := range []string{wire.MethodSubscribe, wire.MethodUnsubscribe} {
-		r.result(r.as("s", `{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":{"uri":"x:/a"}}`, func(d *frame.Delivery) { d.Subscribed = []string{"x:/a"}[i:] }))
+		r.result(r.as("s", `{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":{"uri":"x:/a"}}`, func(d *frame.Deliver) { d.Subscribed = []string{"x:/a"}[i:] }))
 		r.asleep()
 	}
 	heard := r.heardOf("99")
