@@ -140,7 +140,7 @@ func (c *addCommand) Run(t *terminal) error {
 // begin starts the new server once, unless --oauth or --no-start is set. The servers file must be
 // saved. If the start fails because a variable is missing, begin asks the user for it and tries again.
 func (c *addCommand) begin(ctx context.Context, t *terminal, f *edited) (ready readiness, err error) {
-	if _, err := t.fill(asked{servers: f.path, only: []string{c.Name}, all: true}); err != nil {
+	if f.typed, err = t.fill(asked{servers: f.path, only: []string{c.Name}, all: true}); err != nil {
 		return ready, err
 	}
 	file, _, err := serversfile.LoadHere(f.path, os.LookupEnv)
@@ -229,6 +229,7 @@ func (c *addCommand) fills(t *terminal, f *edited, err error) bool {
 		return false
 	}
 	env.sayKept(t.out, c.Name)
+	f.typed = append(f.typed, env.Added()...)
 	c.Env = append(c.Env, name+"="+value)
 	return true
 }

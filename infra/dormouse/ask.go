@@ -121,11 +121,13 @@ func openVariables(servers string) (*variables, error) {
 	return v, nil
 }
 
+// save makes the changes in the file as it is now, and keeps what other programs have written there.
 func (v *variables) save() error {
-	if bytes.Equal(v.Text(), v.before) {
-		return nil
+	now, err := readText(v.path, serversfile.MaxFile)
+	if err != nil || bytes.Equal(v.Onto(now), now) {
+		return err
 	}
-	return writeText(v.path, v.Text(), 0o600)
+	return writeText(v.path, v.Onto(now), 0o600)
 }
 
 // sayKept prints the names of the variables that were added for a server.
@@ -143,31 +145,30 @@ type asked struct {
 	all      bool     // ask for every missing variable, not only for those that the file declares as inputs
 }
 
-// fill asks the user for values that servers lack, and saves them in .env. The result filled is
-// true if it has saved any. It does nothing if it cannot ask, or if it cannot read the servers
+// fill asks the user for values that servers lack, and saves them in .env. The result kept has the
+// names of the variables. It does nothing if it cannot ask, or if it cannot read the servers
 // file: later readers of the file report that error.
-func (t *terminal) fill(a asked) (filled bool, err error) {
+func (t *terminal) fill(a asked) (kept []string, err error) {
 	if t.ask == nil {
-		return false, nil
+		return nil, nil
 	}
 	file, _, err := serversfile.LoadHere(a.servers, os.LookupEnv, a.envFiles...)
 	if err != nil {
-		return false, nil //nolint:nilerr // the next reader of the file reports the error
+		return nil, nil //nolint:nilerr // the next reader of the file reports the error
 	}
 	for _, r := range file.Rejected() {
 		if a.only != nil && !slices.Contains(a.only, r.Name) {
 			continue
 		}
-		kept, err := t.fillOne(r, a)
-		if err != nil {
-			return filled, err
+		some, err := t.fillOne(r, a)
+		if kept = append(kept, some...); err != nil {
+			return kept, err
 		}
-		filled = filled || kept
 	}
-	return filled, nil
+	return kept, nil
 }
 
-func (t *terminal) fillOne(r serversfile.Rejection, a asked) (kept bool, err error) {
+func (t *terminal) fillOne(r serversfile.Rejection, a asked) (kept []string, err error) {
 	lacks := r.Lacks()
 	if !a.all {
 		lacks = slices.DeleteFunc(lacks, func(v serversfile.Variable) bool { return v.Input == "" })
@@ -176,10 +177,10 @@ func (t *terminal) fillOne(r serversfile.Rejection, a asked) (kept bool, err err
 }
 
 // askFor asks the user for values of a server, and saves them in the .env beside the servers file.
-func (t *terminal) askFor(servers, server string, lacks []serversfile.Variable) (kept bool, err error) {
+func (t *terminal) askFor(servers, server string, lacks []serversfile.Variable) (kept []string, err error) {
 	env, err := openVariables(servers)
 	if err != nil || t.ask == nil {
-		return false, err
+		return nil, err
 	}
 	for _, v := range lacks {
 		if _, known := env.Lookup(v.Name); known { // the user has given it for another server
@@ -187,20 +188,20 @@ func (t *terminal) askFor(servers, server string, lacks []serversfile.Variable) 
 		}
 		value, err := t.ask(questionFor(server, v), v.Secret)
 		if err != nil {
-			return false, fmt.Errorf("%s: %w", strings.TrimSuffix(questionFor(server, v), ": "), err)
+			return nil, fmt.Errorf("%s: %w", strings.TrimSuffix(questionFor(server, v), ": "), err)
 		}
 		if value == "" {
 			continue
 		}
 		if _, err := env.Keep(server, v.Name, value); err != nil {
-			return false, err
+			return nil, err
 		}
 	}
 	if err := env.save(); err != nil {
-		return false, err
+		return nil, err
 	}
 	env.sayKept(t.err, server)
-	return len(env.Added()) > 0, nil
+	return env.Added(), nil
 }
 
 // questionFor returns the question for a value, for example `github needs GITHUB_TOKEN: `.

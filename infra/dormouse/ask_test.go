@@ -24,6 +24,10 @@ func answering(answers map[string]string) (asker, *[]string) {
 			q += "*"
 		}
 		questions = append(questions, q)
+		if strings.Contains(q, "TYPED") {
+			text, _ := os.ReadFile(".env")
+			_ = os.WriteFile(".env", append(text, "OTHER=1\n"...), 0o600) // the test looks at the file
+		}
 		answer, ok := answers[question]
 		if !ok {
 			return "", io.EOF
@@ -71,7 +75,12 @@ func TestValuesThatServersLackAreAskedForOnceAndKept(t *testing.T) {
 			line: "add last -- npx -y last@1.0.0 ${NONE}", says: "last needs NONE: EOF",
 			questions: []string{"last needs NONE: *"}, kept: "MY_KEY=hunter2\nNEW_KEY=hunter2\nCITY=Bern\nHOME_TOWN=Ulm\n",
 		},
-		{line: "run --data folder --json", says: "folder", kept: "MY_KEY=hunter2\nNEW_KEY=hunter2\nCITY=Bern\nHOME_TOWN=Ulm\n"},
+		{
+			// While the user types, another program writes OTHER. Only what the failed add has written goes.
+			line: "add broken -e GIVEN=1 -- npx -y broken@1.0.0 ${TYPED}", says: "it did not start", answers: map[string]string{"broken needs TYPED: ": "hunter2"},
+			questions: []string{"broken needs TYPED: *"}, kept: "MY_KEY=hunter2\nNEW_KEY=hunter2\nCITY=Bern\nHOME_TOWN=Ulm\nOTHER=1\n",
+		},
+		{line: "run --data folder --json", says: "folder", kept: "MY_KEY=hunter2\nNEW_KEY=hunter2\nCITY=Bern\nHOME_TOWN=Ulm\nOTHER=1\n"},
 	} {
 		t.Run(test.line, func(t *testing.T) {
 			d.ask, questions = answering(test.answers)

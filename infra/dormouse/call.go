@@ -181,13 +181,13 @@ func (c *callCommand) served(ctx context.Context, t *terminal, to *client) (api.
 	if err != nil || s.Path != "" {
 		return s, err
 	}
-	filled := false
+	var filled []string
 	if !c.remote() {
 		if filled, err = t.fill(asked{servers: c.Servers, only: []string{c.Server}}); err != nil {
 			return s, err
 		}
 	}
-	if filled {
+	if filled != nil {
 		if _, err := to.reload(ctx, []string{c.Server}); err != nil {
 			return s, err
 		}

@@ -18,6 +18,7 @@ type edited struct {
 	env    *variables
 	path   string
 	before []byte
+	typed  []string // names of variables that the user has typed since, which are in .env
 }
 
 // edit reads the servers file and .env. A missing file counts as empty.
@@ -56,14 +57,14 @@ func (e *edited) saveServers() error {
 	return nil
 }
 
-// undo restores the files as they were before the command. It leaves a file alone that somebody
-// else has changed since.
+// undo restores the files as they were before the command. It leaves a servers file alone that
+// somebody else has changed since, and takes only its own variables out of such a .env.
 func (e *edited) undo() {
 	back := func(path string, written, before []byte) {
 		if now, err := readText(path, serversfile.MaxFile); err != nil || !bytes.Equal(now, written) || bytes.Equal(now, before) {
 			return
 		}
-		if before == nil {
+		if len(before) == 0 {
 			_ = os.Remove(path) // an error is ignored: the file does no harm
 			return
 		}
@@ -72,9 +73,14 @@ func (e *edited) undo() {
 		}
 	}
 	back(e.path, e.Text(), e.before)
-	if env, err := readText(e.env.path, serversfile.MaxFile); err == nil && bytes.HasPrefix(env, e.env.before) {
-		back(e.env.path, env, e.env.before) // dormouse add may have appended values that the user has typed since
+	left, now := e.env.before, e.env.Text()
+	if is, err := readText(e.env.path, serversfile.MaxFile); err == nil && !bytes.Equal(is, now) {
+		left, now = is, is
+		for _, name := range append(e.env.Added(), e.typed...) {
+			left = serversfile.SetEnv(left, name)
+		}
 	}
+	back(e.env.path, now, left)
 }
 
 func (e *edited) name() string { return filepath.Base(e.path) }

@@ -14,7 +14,7 @@ type Env struct {
 	text    []byte
 	have    map[string]string
 	outside serversfile.Getenv
-	added   []string
+	lines   []string // NAME=VALUE of the variables that were added or set
 }
 
 // NewEnv parses a .env file. If getenv is not nil, the variables that it returns have precedence
@@ -27,10 +27,24 @@ func NewEnv(text []byte, getenv serversfile.Getenv) *Env {
 }
 
 // Text returns the content of the file.
-func (e *Env) Text() []byte { return e.text }
+func (e *Env) Text() []byte { return e.Onto(e.text) }
 
-// Added returns the names of the added variables, in order.
-func (e *Env) Added() []string { return e.added }
+// Onto makes the changes in another content of the file.
+func (e *Env) Onto(text []byte) []byte {
+	for _, line := range e.lines {
+		text = serversfile.SetEnv(text, line)
+	}
+	return text
+}
+
+// Added returns the names of the variables that were added or set, in order.
+func (e *Env) Added() (names []string) {
+	for _, line := range e.lines {
+		name, _, _ := strings.Cut(line, "=")
+		names = append(names, name)
+	}
+	return names
+}
 
 // Lookup is a [serversfile.Getenv]. Variables from outside the file have precedence over those in it.
 func (e *Env) Lookup(name string) (string, bool) {
@@ -81,17 +95,12 @@ func (e *Env) Set(name, value string) error {
 	if !utf8.ValidString(value) || strings.Contains(value, "\x00") {
 		return fmt.Errorf("the value of %s is not UTF-8, or holds a NUL", name)
 	}
-	e.text = serversfile.SetEnv(e.text, name+"="+quote(value))
-	e.have[name] = value
+	e.add(name, value)
 	return nil
 }
 
 func (e *Env) add(name, value string) {
-	if len(e.text) > 0 && e.text[len(e.text)-1] != '\n' {
-		e.text = append(e.text, '\n')
-	}
-	e.text = append(e.text, name+"="+quote(value)+"\n"...)
-	e.have[name], e.added = value, append(e.added, name)
+	e.have[name], e.lines = value, append(e.lines, name+"="+quote(value))
 }
 
 // quote formats a value so that all readers of .env files decode it alike.

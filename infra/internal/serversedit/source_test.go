@@ -13,16 +13,16 @@ import (
 
 func TestWrongFilesOfClientsSayWhereAndQuoteNothing(t *testing.T) {
 	for text, want := range map[string]string{
-		`{"servers": {"x": hunter2}}`:                             "f:1:19: not JSON: ",
-		"[mcp_servers.x]\nA = hunter2":                            "f:2:5: not TOML: ",
-		"[mcp_servers.x]\nA = 1e9999999hunter2":                   "f:2:",
-		"[mcp_servers.x]\n[mcp_servers.x] # hunter2":              "f:2:2: not TOML: table x already exists",
-		`{"mcpServers": {"hunter1": {}, "hunter1": {}}}`:          "f:1:32: duplicate key",
-		`{"mcpServers": ["hunter2"]}`:                             "f:1:16: mcpServers must be an object",
-		`{"command": "hunter2"}`:                                  "f has no servers in a form that import knows",
-		`{"x": {"command": "hunter2"}, "y": "hunter2"}`:           "f has no servers in a form that import knows",
-		`{"servers": {"x": {"command": "a", "args": "hunter2"}}}`: "",
-		"\n\"x\": {\"command\": \"a\", \"args\": \"hunter2\"}, // y":    "",
+		`{"servers": {"x": hunter2}}`:                                "f:1:19: not JSON: ",
+		"[mcp_servers.x]\nA = hunter2":                               "f:2:5: not TOML: ",
+		"[mcp_servers.x]\nA = 1e9999999hunter2":                      "f:2:",
+		"[mcp_servers.x]\n[mcp_servers.x] # hunter2":                 "f:2:2: not TOML: table x already exists",
+		`{"mcpServers": {"hunter1": {}, "hunter1": {}}}`:             "f:1:32: duplicate key",
+		`{"mcpServers": ["hunter2"]}`:                                "f:1:16: mcpServers must be an object",
+		`{"command": "hunter2"}`:                                     "f has no servers in a form that import knows",
+		`{"x": {"command": "hunter2"}, "y": "hunter2"}`:              "f has no servers in a form that import knows",
+		`{"servers": {"x": {"command": "a", "args": "hunter2"}}}`:    "",
+		"\n\"x\": {\"command\": \"a\", \"args\": \"hunter2\"}, // y": "",
 	} {
 		src, err := serversedit.Read([]byte(text), "f", false)
 		if want == "" {

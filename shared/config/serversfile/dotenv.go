@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -38,10 +39,11 @@ func ParseEnv(data []byte) map[string]string {
 }
 
 // SetEnv sets a variable in the content of a file of variables. The argument line, of the form
-// NAME=VALUE, replaces the last line that sets NAME, or is added at the end. SetEnv removes other
-// lines that set NAME, a byte order mark, and carriage returns at ends of lines.
+// NAME=VALUE, replaces the last line that sets NAME, or is added at the end. If there are such lines,
+// SetEnv removes the others, a byte order mark, and carriage returns at ends of lines. If line is only
+// NAME, SetEnv removes the variable.
 func SetEnv(data []byte, line string) []byte {
-	name, _, _ := strings.Cut(line, "=")
+	name, _, sets := strings.Cut(line, "=")
 	text, found, _ := readVariables(data)
 	var out strings.Builder
 	at, put := 0, -1
@@ -55,19 +57,20 @@ func SetEnv(data []byte, line string) []byte {
 			continue
 		}
 		out.WriteString(text[at:v.begin])
-		if at = v.end; i == put {
+		if at = v.end; i == put && sets {
 			out.WriteString(line + "\n")
 		}
 	}
 	out.WriteString(text[at:])
-	all := out.String()
-	if put < 0 {
-		if all != "" && !strings.HasSuffix(all, "\n") {
-			all += "\n"
-		}
-		all += line + "\n"
+	switch {
+	case put >= 0:
+		return []byte(out.String())
+	case !sets:
+		return data
+	case len(data) > 0 && !bytes.HasSuffix(data, []byte("\n")):
+		line = "\n" + line
 	}
-	return []byte(all)
+	return slices.Concat(data, []byte(line+"\n"))
 }
 
 func parseEnv(data []byte) (map[string]string, []envProblem) {
