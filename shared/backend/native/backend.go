@@ -2,7 +2,6 @@ package native
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"slices"
@@ -211,7 +210,7 @@ func (k *Backend) End(ctx context.Context, s storage.Session, box storage.Box) e
 	if _, ok := k.Servers(s.Server); !ok {
 		return k.Next.End(ctx, s, box)
 	}
-	stopped := k.interrupt(s.ID, func(*run) bool { return true })
+	stopped := k.interrupt(s.ID, func(*run) error { return context.Canceled })
 	_, err := k.endAll(ctx, box.ID, s.ID, func(storage.Item) bool { return true }, sessionEnded)
 	for _, r := range stopped { // endAll does not find a run that has no item yet
 		err = errors.Join(err, k.out.Fail(ctx, r.address, sessionEnded(storage.Item{State: storage.Taken}), time.Now().Add(k.EventAge)))
@@ -221,45 +220,49 @@ func (k *Backend) End(ctx context.Context, s storage.Session, box storage.Box) e
 
 // cancelled ends the requests that the client's messages cancel.
 func (k *Backend) cancelled(ctx context.Context, d sessions.Delivery, msgs []wire.Message) error {
-	var ids []json.RawMessage
-	for _, m := range msgs {
-		if id := wire.Lookup(m.Params, "requestId"); m.Method == wire.NotifyCancelled && id != nil {
-			ids = append(ids, id)
-		}
-	}
-	if len(ids) == 0 {
+	msgs = slices.DeleteFunc(slices.Clone(msgs), func(m wire.Message) bool {
+		return m.Method != wire.NotifyCancelled || wire.Lookup(m.Params, "requestId") == nil
+	})
+	if len(msgs) == 0 {
 		return nil
 	}
 	// A cancel does not stop a request that shares a batch with others. The cancel of a modern
 	// client names the stream of the request, in place of the request's id.
-	meant := func(a storage.Address) bool {
-		return slices.ContainsFunc(ids, func(id json.RawMessage) bool {
-			name, _ := wire.String(id)
-			return name == string(a.Stream) || len(a.Requests) == 1 && wire.SameID(id, a.Requests[0])
-		})
+	meant := func(a storage.Address) error {
+		for _, m := range msgs {
+			id := wire.Lookup(m.Params, "requestId")
+			if name, _ := wire.String(id); name == string(a.Stream) || len(a.Requests) == 1 && wire.SameID(id, a.Requests[0]) {
+				return Cancelled(m.Raw)
+			}
+		}
+		return nil
 	}
 	why := &wire.Error{Code: wire.CodeCancelled, Message: "request cancelled by the client"}
 	for again := d.Client.Transport != storage.Modern; ; again = false {
-		found, err := k.endAll(ctx, d.Box, d.Session, func(it storage.Item) bool { return meant(it.Address) }, func(storage.Item) *wire.Error { return why })
-		for _, r := range k.interrupt(d.Session, func(r *run) bool { return meant(r.address) }) {
+		found, err := k.endAll(ctx, d.Box, d.Session, func(it storage.Item) bool { return meant(it.Address) != nil }, func(storage.Item) *wire.Error { return why })
+		for _, r := range k.interrupt(d.Session, func(r *run) error { return meant(r.address) }) {
 			found++ // endAll does not find a run that has no item yet
 			err = errors.Join(err, k.out.Fail(ctx, r.address, why, time.Now().Add(k.EventAge)))
 		}
 		// A run that another instance began within the last second may have no item yet. Wait
 		// until it has one, and try once more.
-		if err != nil || found >= len(ids) || !again || storage.Rest(ctx, traceAfter+traceAfter/4) != nil {
+		if err != nil || found >= len(msgs) || !again || storage.Rest(ctx, traceAfter+traceAfter/4) != nil {
 			return err
 		}
 	}
 }
 
-// interrupt stops the session's runs in this instance for which match returns true, and returns them.
-func (k *Backend) interrupt(id storage.ID, match func(*run) bool) (stopped []*run) {
+// interrupt stops the session's runs in this instance for which the function why returns a cause, and
+// returns them.
+func (k *Backend) interrupt(id storage.ID, why func(*run) error) (stopped []*run) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, r := range k.running {
-		if r.address.Session == id && match(r) {
-			r.stop()
+		if r.address.Session != id {
+			continue
+		}
+		if cause := why(r); cause != nil {
+			r.stop(cause)
 			stopped = append(stopped, r)
 		}
 	}

@@ -34,7 +34,7 @@ type call struct {
 	conn    *connection        // connection of the current round
 	session *mcp.ServerSession // session of that round
 	closed  bool
-	abort   context.CancelFunc // ends the request at a server that runs elsewhere, nil for none
+	abort   context.CancelCauseFunc // ends the request at a server that runs elsewhere, nil for none
 }
 
 // outcome is what a call has come to. raw is its response; asks is set if the call goes on later.
@@ -72,8 +72,10 @@ func (c *call) execute() outcome {
 		return c.discovered()
 	}
 	switch c.m.Method {
-	case wire.MethodPing, wire.MethodSetLevel: // nothing to do: each request carries the level of its session
-		return c.result(json.RawMessage("{}"))
+	case wire.MethodPing, wire.MethodSetLevel: // each request carries the level of its session
+		if c.m.Method == wire.MethodPing || c.r.in.server.Remote == nil {
+			return c.result(json.RawMessage("{}"))
+		}
 	case wire.MethodDiscover, wire.MethodListen: // the client's version lacks the method, or the endpoint answers it itself
 		return c.fault(&wire.Error{Code: wire.CodeMethodNotFound, Message: "this method is not served in the version that the client speaks"})
 	}
@@ -219,7 +221,7 @@ func (c *call) pauses() bool {
 	select {
 	case <-time.After(min(firstRetry<<(c.retries-1), lastRetry)):
 		return true
-	case <-c.r.stopped:
+	case <-c.r.stopped.Done():
 		return false
 	}
 }
@@ -289,7 +291,7 @@ func (c *call) cancel() {
 		_ = c.conn.Close() // always nil
 	}
 	if c.abort != nil {
-		c.abort()
+		c.abort(context.Cause(c.r.stopped))
 	}
 }
 

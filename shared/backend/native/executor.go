@@ -14,7 +14,7 @@ import (
 // version 2026-07-28, as it does with a server in Go. An Executor is safe for concurrent use.
 type Executor interface {
 	// Send has the server answer one request. It returns when the request has its answer, or
-	// soon after ctx has ended.
+	// soon after ctx has ended. The cause of that end is a [Cancelled] if the client has said it.
 	Send(ctx context.Context, r Request) Answer
 	// Tell passes on a notification of the client, which is Method with Params. If a legacy
 	// client's roots have changed, Tell waits a moment for the server's questions about them.
@@ -24,6 +24,13 @@ type Executor interface {
 	// again.
 	Forward(ctx context.Context, r Request, name string, response []byte) error
 }
+
+// Cancelled is the notifications/cancelled of a client, as the cause (context.Cause) of the end of a
+// context.
+type Cancelled []byte
+
+// Error implements error.
+func (Cancelled) Error() string { return "the client has cancelled the request" }
 
 // Answer is what a server answers: Result or Fault, as in protocol version 2026-07-28. A result with
 // resultType input_required asks the client. Between a legacy client and a legacy server there is
@@ -41,7 +48,7 @@ type Request struct {
 	Session Session
 	Method  string
 	Params  json.RawMessage // as in protocol version 2026-07-28
-	Raw     []byte          // the request as a legacy client wrote it; nil for a modern client
+	Raw     []byte          // the message as a legacy client wrote it; nil for a modern client
 	Init    json.RawMessage // what the client says about itself, as params of initialize
 	Legacy  bool            // the client speaks an older protocol version
 	// Once says that the session is not in the store, so the Executor must keep nothing
@@ -67,27 +74,27 @@ type Request struct {
 
 // remote sends one request to a server that runs elsewhere.
 func (c *call) remote(method string, params json.RawMessage, in *environment) Answer {
-	ctx, cancel := context.WithCancel(c.r.ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(c.r.ctx)
+	defer cancel(nil)
 	c.mu.Lock()
 	c.abort = cancel
 	if c.closed {
-		cancel()
+		cancel(context.Cause(c.r.stopped))
 	}
 	c.mu.Unlock()
-	r := in.remote(method, params)
+	r := in.remote(method, params, c.m.Raw)
 	r.Say, r.Ask, r.Note, r.Once = c.r.repeat, c.r.urge, c.note, c.r.address.Stream == ""
-	if !c.modern() {
-		r.Raw = c.m.Raw
-	}
 	return in.server.Remote.Send(ctx, r)
 }
 
 // remote returns a request to the server, without the fields that need a run: Say, Ask,
 // Note and Once.
-func (in *environment) remote(method string, params json.RawMessage) Request {
+func (in *environment) remote(method string, params json.RawMessage, raw []byte) Request {
+	if in.record.Transport == storage.Modern {
+		raw = nil
+	}
 	return Request{
-		Session: Session{in}, Method: method, Params: params, Secrets: in.secrets,
+		Session: Session{in}, Method: method, Params: params, Raw: raw, Secrets: in.secrets,
 		Init: in.record.Init, Legacy: in.record.Transport != storage.Modern,
 		Apart: func(ctx context.Context, message []byte) error { return in.k.tell(ctx, in.record, message) },
 	}
@@ -97,7 +104,7 @@ func (in *environment) remote(method string, params json.RawMessage) Request {
 // already in the log. repeat waits while too many events are unwritten.
 func (r *run) repeat(raw []byte) {
 	if !r.said.skipped(raw) {
-		r.said.room(r.stopped, r.over)
+		r.said.room(r.stopped.Done(), r.over)
 		r.say(raw)
 	}
 }
@@ -121,7 +128,7 @@ func (k *Backend) tells(ctx context.Context, d sessions.Delivery, server Hosted,
 		in, ended := &environment{k: k, record: d.Client, server: server}, begun(ctx)
 		go func() {
 			defer ended()
-			server.Remote.Tell(context.WithoutCancel(ctx), in.remote(m.Method, m.Params))
+			server.Remote.Tell(context.WithoutCancel(ctx), in.remote(m.Method, m.Params, m.Raw))
 		}()
 	}
 }
@@ -137,7 +144,7 @@ func (k *Backend) forward(ctx context.Context, a storage.Answer, name string) er
 		return nil
 	}
 	in := &environment{k: k, record: s, server: server}
-	return server.Remote.Forward(ctx, in.remote("", nil), name, a.Raw)
+	return server.Remote.Forward(ctx, in.remote("", nil, nil), name, a.Raw)
 }
 
 // note keeps a requestState. The run writes the state into the request's item, so that another

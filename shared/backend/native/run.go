@@ -60,9 +60,9 @@ type run struct {
 	until   time.Time // when the run gives the request up; zero: never
 	asks    []*asking
 	trace   chan chan error // Check sends a channel; the run writes its claim, and puts the error into that channel
-	stopped chan struct{}   // closed: the request was cancelled
-	stop    func()          // closes stopped
-	over    chan struct{}   // closed: the run has ended
+	stopped context.Context // has ended: the request was cancelled
+	stop    context.CancelCauseFunc
+	over    chan struct{} // closed: the run has ended
 
 	said  *outbox
 	shown *shown // events in the log, for a request that waits in this process
@@ -80,13 +80,12 @@ type claim struct {
 func (k *Backend) newRun(ctx context.Context, a storage.Address, s storage.Session, h Hosted) *run {
 	r := &run{
 		k: k, ctx: context.WithoutCancel(ctx), address: a,
-		in:      &environment{k: k, record: s, server: h, extra: extraOf(s, headerOf(ctx))},
-		claim:   claim{gen: storage.Generation(rand.Int64N(1<<52) + 1)},
-		trace:   make(chan chan error),
-		stopped: make(chan struct{}), over: make(chan struct{}),
+		in:    &environment{k: k, record: s, server: h, extra: extraOf(s, headerOf(ctx))},
+		claim: claim{gen: storage.Generation(rand.Int64N(1<<52) + 1)},
+		trace: make(chan chan error), over: make(chan struct{}),
 		said: newOutbox(), shown: newShown(),
 	}
-	r.stop = sync.OnceFunc(func() { close(r.stopped) })
+	r.stopped, r.stop = context.WithCancelCause(r.ctx)
 	if deadline, ok := ctx.Deadline(); ok {
 		r.until = deadline.Add(-spare)
 	}
@@ -177,7 +176,7 @@ func (r *run) follow(results <-chan outcome) {
 		case <-late:
 			r.giveUp()
 			return
-		case <-r.stopped:
+		case <-r.stopped.Done():
 			r.lost = true
 		}
 		if r.lost {

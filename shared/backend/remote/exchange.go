@@ -110,6 +110,11 @@ func (x *exchange) send(ctx context.Context) (json.RawMessage, *wire.Error) {
 			if result := x.unconnected(err); result != nil {
 				return result, nil
 			}
+			if no, ok := errors.AsType[*refusal](err); ok && no.status != http.StatusUnauthorized && x.r.Method == wire.MethodDiscover {
+				if result, fault, err := x.answerOf(err); err == nil {
+					return result, fault
+				}
+			}
 			return nil, x.faultOf(phaseInit, err)
 		}
 		anew = false
@@ -143,6 +148,8 @@ func (x *exchange) reads() bool {
 // The request is sent in the protocol that x.link names.
 func (x *exchange) once(ctx context.Context) (json.RawMessage, *wire.Error, error) {
 	switch {
+	case x.r.Method == wire.MethodSetLevel && x.link.Era != eraHTTP: // no session at the server keeps the level
+		return json.RawMessage("{}"), nil, nil
 	case x.link.Era == eraModern:
 		return x.modern(ctx)
 	case x.r.Method == wire.MethodDiscover:
@@ -157,7 +164,7 @@ func (x *exchange) once(ctx context.Context) (json.RawMessage, *wire.Error, erro
 
 // passes reports whether client and server are both legacy, so that their messages pass as they are.
 func (x *exchange) passes() bool {
-	return x.r.Raw != nil && (x.link.Era == eraHTTP || x.link.Era == eraSSE)
+	return x.r.Raw != nil && x.link.Era != eraModern
 }
 
 // offered takes listChanged and tasks out of the capabilities in a result of server/discover or

@@ -33,7 +33,10 @@ func (s *server) Tell(ctx context.Context, r native.Request) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, tellWithin)
 	defer cancel()
-	roots, raw := r.Method == wire.NotifyRootsChanged, wire.NewNotification(r.Method, r.Params)
+	roots, raw := r.Method == wire.NotifyRootsChanged, r.Raw
+	if raw == nil {
+		raw = wire.NewNotification(r.Method, r.Params)
+	}
 	switch {
 	case x.link.Era == eraModern && !roots:
 		header := x.sessionHeader()
@@ -75,7 +78,9 @@ func (s *server) Forward(ctx context.Context, r native.Request, name string, res
 	}
 	of, text, _ := strings.Cut(name, "-")
 	id, bad := base64.RawURLEncoding.DecodeString(text)
-	if !ok || bad != nil || x.link.Era != eraHTTP || of != sessionName(x.link.Session) || !wire.Valid(id) {
+	to, open := recall(s.Servers, s.endpoints, standaloneKey{storage.ID(x.r.Session.ID()), of})
+	open = open || x.link.Era == eraHTTP && of == sessionName(x.link.Session)
+	if !ok || !open || bad != nil || !wire.Valid(id) {
 		return nil // the session in which the server asked has ended
 	}
 	raw, ok := wire.Replace(response, id, "id")
@@ -84,7 +89,7 @@ func (s *server) Forward(ctx context.Context, r native.Request, name string, res
 	}
 	ctx, cancel := context.WithTimeout(ctx, tellWithin)
 	defer cancel()
-	err = x.tell(ctx, nil, raw)
+	err = x.tell(ctx, &conversation{endpoint: to}, raw)
 	var refused *refusal
 	if err == nil || errors.As(err, &refused) && !refused.passes() {
 		return nil // the server does not wait for this answer any more
@@ -93,17 +98,17 @@ func (s *server) Forward(ctx context.Context, r native.Request, name string, res
 }
 
 // renamed returns m with another id, from which Forward can read the server's own id. m is a
-// question of the server, or the cancellation of one. If the server's id is too long, renamed
-// returns nil, and refuses a question.
-func renamed(ctx context.Context, x *exchange, m wire.Message) []byte {
+// question of the server, or the cancellation of one; the argument of names the session there. If the
+// server's id is too long, renamed returns nil, and refuses a question.
+func renamed(ctx context.Context, x *exchange, talk *conversation, of string, m wire.Message) []byte {
 	id, place := m.ID, []string{"id"}
 	if m.Kind == wire.Notification {
 		id, place = wire.Lookup(m.Params, "requestId"), []string{"params", "requestId"}
 	}
-	name := sessionName(x.link.Session) + "-" + base64.RawURLEncoding.EncodeToString(id)
+	name := of + "-" + base64.RawURLEncoding.EncodeToString(id)
 	if len(id) == 0 || len(name) > storage.MaxForward {
 		if m.Kind == wire.Request {
-			x.refuse(ctx, m)
+			x.refuse(ctx, talk, m)
 		}
 		return nil
 	}
@@ -114,3 +119,12 @@ func renamed(ctx context.Context, x *exchange, m wire.Message) []byte {
 
 // sessionName returns the name of a server's session in the ids of questions; see renamed.
 func sessionName(id string) string { return hashOf(id)[:8] }
+
+// session returns the name of the session in which the server gets the request; see renamed. A session
+// of HTTP+SSE has no id, and is for this request alone.
+func (c *following) session() string {
+	if c.link.Era == eraSSE {
+		return sessionName(string(c.stream))
+	}
+	return sessionName(c.link.Session)
+}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/backend/native"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
@@ -67,6 +68,9 @@ func (x *exchange) legacy(ctx context.Context) (json.RawMessage, *wire.Error, er
 	var err error
 	if x.link.Era == eraSSE {
 		if c.talk, err = x.connect(ctx); err == nil {
+			key := standaloneKey{storage.ID(x.r.Session.ID()), c.session()}
+			remember(x.s.Servers, x.s.endpoints, key, c.talk.endpoint)
+			defer forget(x.s.Servers, x.s.endpoints, key)
 			err = x.tell(ctx, c.talk, raw)
 		}
 	} else if c.standalone != nil {
@@ -99,6 +103,10 @@ func (c *following) begin(was round) {
 func (x *exchange) setLevel(ctx context.Context) error {
 	if x.req.LogLevel == "" || x.req.LogLevel == x.link.Level || x.link.Era == eraSSE || wire.Lookup(x.link.Handshake, "capabilities", "logging") == nil {
 		return nil
+	}
+	if x.r.Method == wire.MethodSetLevel {
+		x.link.Level = x.req.LogLevel // the request itself tells the server
+		return x.keep(ctx)
 	}
 	id := requestID()
 	params, _ := json.Marshal(map[string]string{"level": x.req.LogLevel}) // cannot fail: it is a string
@@ -336,7 +344,7 @@ func (c *following) take(ctx context.Context, data []byte) (reply *bridge.Respon
 	switch {
 	case m.Kind == wire.Request && m.Method == wire.MethodPing:
 		return nil, c.tell(ctx, c.talk, wire.ResultResponse(m.ID, nil))
-	case m.Kind == wire.Request && c.passes() && !c.req.Rounds() && c.link.Era == eraHTTP:
+	case (m.Kind == wire.Request || m.Method == wire.NotifyCancelled) && c.passes() && !c.req.Rounds():
 		c.forward(ctx, m)
 		return nil, nil
 	case m.Kind == wire.Request:
@@ -425,10 +433,14 @@ func (c *following) reconnect(ctx context.Context, why error) error {
 
 // cancelled tells the server that the client no longer waits for the answer.
 func (c *following) cancelled(ctx context.Context) {
+	raw := wire.NewNotification(wire.NotifyCancelled, json.RawMessage(`{"requestId":"","reason":"the client cancelled the request, or it took too long"}`))
+	if said, ok := errors.AsType[native.Cancelled](context.Cause(ctx)); ok {
+		raw = said
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWithin)
 	defer cancel()
-	params := json.RawMessage(`{"requestId":"` + string(c.stream) + `","reason":"the client cancelled the request, or it took too long"}`)
-	_ = c.tell(ctx, c.talk, wire.NewNotification(wire.NotifyCancelled, params)) // if this is lost, the server does the work in vain
+	raw, _ = wire.Replace(raw, c.name(), "params", "requestId")
+	_ = c.tell(ctx, c.talk, raw) // if this is lost, the server does the work in vain
 }
 
 // asks returns a result with the questions, after which the client sends its answers. It keeps the

@@ -297,7 +297,7 @@ func (x *exchange) greeted(ctx context.Context, talk *conversation, id json.RawM
 		return err
 	}
 	if fault := errorOf(m); fault != nil {
-		return &refusal{status: http.StatusOK, said: fault.Message}
+		return &refusal{status: http.StatusOK, said: fault.Message, raw: m.Raw}
 	}
 	version, _ := wire.String(wire.Lookup(m.Result, "protocolVersion"))
 	if !slices.Contains(wire.LegacyVersions(), version) {

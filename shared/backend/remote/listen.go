@@ -118,7 +118,7 @@ func (c *following) overhear(ctx context.Context, e wire.SSE) {
 	case suspends && !resumable && len(c.parked) < maxQuestions && time.Now().Before(c.due):
 		c.parked = append(c.parked, e)
 	case suspends && !c.r.Legacy && !resumable && !c.s.Here:
-		c.refuse(ctx, m)
+		c.refuse(ctx, c.talk, m)
 	case suspends && (resumable || !c.r.Legacy), m.Kind == wire.Notification && m.Method == wire.NotifyMessage:
 		_, _ = c.take(ctx, e.Data) // no reply: a response on this stream ends no request
 	case m.Method == wire.NotifyCancelled && c.withdraws(m):
@@ -135,11 +135,11 @@ func (c *following) forward(ctx context.Context, m wire.Message) {
 	}
 	if c.told++; c.told > mostAsked {
 		if m.Kind == wire.Request {
-			c.refuse(ctx, m)
+			c.refuse(ctx, c.talk, m)
 		}
 		return
 	}
-	if raw := renamed(ctx, c.exchange, m); raw != nil {
+	if raw := renamed(ctx, c.exchange, c.talk, c.session(), m); raw != nil {
 		c.r.Ask(raw)
 	}
 }
@@ -238,18 +238,18 @@ func (c *following) late(ctx context.Context, e wire.SSE) {
 	case m.Kind != wire.Request:
 		c.overhear(ctx, e)
 	case !c.r.Legacy:
-		c.refuse(ctx, m)
+		c.refuse(ctx, c.talk, m)
 	default:
 		c.forward(ctx, m)
 	}
 }
 
 // refuse answers a question of the server with an error, because the client cannot get it.
-func (x *exchange) refuse(ctx context.Context, m wire.Message) {
+func (x *exchange) refuse(ctx context.Context, talk *conversation, m wire.Message) {
 	named, _ := json.Marshal(string(m.ID)) // a string is always JSON
 	raw, _ := wire.Replace(m.Raw, named, "id")
 	if a, ok := bridge.Unasked(raw); ok {
 		a.Question = string(m.ID)
-		_ = x.answer(ctx, nil, a) // at worst the server waits in vain
+		_ = x.answer(ctx, talk, a) // at worst the server waits in vain
 	}
 }

@@ -67,6 +67,8 @@ func (u *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		w.Header().Set("Content-Type", wire.MediaJSON)
 		_, _ = io.WriteString(w, greeting)
+	case m.Method == wire.NotifyCancelled, m.Method == wire.NotifyRootsChanged:
+		u.hear(body)
 	case m.Kind == wire.Request:
 		u.hear(body)
 		if u.id = string(m.ID); u.sse {
@@ -78,7 +80,7 @@ func (u *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (u *scripted) hear(body []byte) {
-	for _, path := range [][]string{{"id"}, {"params", "_meta", wire.MetaProgressToken}} {
+	for _, path := range [][]string{{"id"}, {"params", "requestId"}, {"params", "_meta", wire.MetaProgressToken}} {
 		body, _ = wire.Replace(body, []byte("0"), path...)
 	}
 	u.heard <- string(body)
@@ -119,6 +121,7 @@ func TestMessagesBetweenOlderVersionsPassAsTheyAre(t *testing.T) {
 	const no = `{"jsonrpc":"2.0","id":7,"error":{"code":1.5,"message":"no","more":1},"x":1}`
 	for _, c := range []struct{ version, transport, method string }{
 		{wire.V20241105, "sse", wire.MethodToolsCall},
+		{wire.V20241105, "sse", wire.MethodPromptsList},
 		{wire.V20250326, "", wire.MethodToolsCall},
 		{wire.V20250618, "ids", wire.MethodToolsCall},
 		{wire.V20251125, "ids", wire.MethodToolsCall},
@@ -179,5 +182,47 @@ func TestMessagesBetweenOlderVersionsPassAsTheyAre(t *testing.T) {
 				commontest.EqualIn(t, "the client got", strings.ReplaceAll(strings.Join(up.lines, "\n"), "%s", "0"), strings.Trim(got, "\n"))
 			}
 		})
+	}
+}
+
+func TestNotificationsAndLevelsOfAClientReachAnOlderServerAsTheyAre(t *testing.T) {
+	up := &scripted{
+		greeting: `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{"logging":{}},"serverInfo":{"name":"far","version":"1"}}}`,
+		lines:    []string{`{"jsonrpc":"2.0","id":%s,"error":{"code":0,"message":"no such level"}}`},
+		heard:    make(chan string, 9), answered: make(chan struct{}),
+	}
+	w := newWorld(t, storagetest.NewMemory(), up)
+	w.warm = remote.New()
+	_, header := sent(t, post(t, w.url, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{"listChanged":true}},"clientInfo":{"name":"c","version":"1"}}}`))
+	<-up.heard
+	headers := []string{wire.HeaderSessionID, header.Get(wire.HeaderSessionID)}
+	go sent(t, post(t, w.url, `{"jsonrpc":"2.0","id":0,"method":"tools/call","params":{"name":"t"}}`, headers...))
+	<-up.heard
+	for _, message := range []string{
+		`"method":"notifications/cancelled","params":{"requestId":0,"reason":"tired","more":{"n":1.50},"_meta":{"k":1}}`,
+		`"method":"notifications/roots/list_changed","params":{"more":1,"_meta":{"k":1}}`,
+		`"id":0,"method":"logging/setLevel","params":{"level":"trace","more":1,"_meta":{"k":1}}`,
+	} {
+		message = `{"jsonrpc":"2.0",` + message + `,"x":1}`
+		if strings.Contains(message, `"id"`) {
+			close(up.answered)
+		}
+		answer, _ := sent(t, post(t, w.url, message, headers...))
+		commontest.Equal(t, message, <-up.heard)
+		if strings.Contains(message, `"id"`) {
+			commontest.Equal(t, strings.Replace(up.lines[0], "%s", "0", 1), answer)
+		}
+	}
+}
+
+func TestErrorToInitializeReachesTheClientAsItIs(t *testing.T) {
+	const fault = `"error":{"code":-32050,"message":"closed","data":{"until":1.50},"more":1}`
+	for _, sse := range []bool{true, false} {
+		w := newWorld(t, storagetest.NewMemory(), &scripted{sse: sse, greeting: `{"jsonrpc":"2.0","id":%s,` + fault + `}`, heard: make(chan string, 9)})
+		if sse {
+			w.server.Transport = remote.SSE
+		}
+		answer, _ := sent(t, post(t, w.url, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`))
+		commontest.Equal(t, `{"jsonrpc":"2.0","id":0,`+fault+`}`, answer)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"net/url"
 	"sync"
 	"time"
 
@@ -58,6 +59,7 @@ type Servers struct {
 	kept       []*waiting                 // those that wait longest come first
 	traits     map[string]serverTraits    // by URL
 	standalone map[standaloneKey]*standaloneStream
+	endpoints  map[standaloneKey]*url.URL // of the sessions of HTTP+SSE
 }
 
 // These limit the caches of Servers. A cache that has as many entries as the constant most is
@@ -73,7 +75,7 @@ func New() *Servers {
 	return &Servers{
 		public: newClient(false), private: newClient(true),
 		links: map[storage.ID]link{}, eras: map[string]era{}, headers: map[string]json.RawMessage{},
-		traits: map[string]serverTraits{}, standalone: map[standaloneKey]*standaloneStream{},
+		traits: map[string]serverTraits{}, standalone: map[standaloneKey]*standaloneStream{}, endpoints: map[standaloneKey]*url.URL{},
 	}
 }
 

@@ -351,10 +351,10 @@ func (e *standaloneStream) takers() []*subscriber {
 func (e *standaloneStream) outside(ctx context.Context, m wire.Message) {
 	switch {
 	case !e.x.r.Legacy && m.Kind == wire.Request:
-		e.x.refuse(ctx, m)
+		e.x.refuse(ctx, nil, m)
 	case !e.x.r.Legacy:
 	case m.Kind == wire.Request, m.Method == wire.NotifyCancelled:
-		if raw := renamed(ctx, &e.x, m); raw != nil {
+		if raw := renamed(ctx, &e.x, nil, sessionName(e.key.session), m); raw != nil {
 			e.aside(ctx, raw)
 			select {
 			case e.asked <- struct{}{}:

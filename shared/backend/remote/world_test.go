@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -35,7 +36,9 @@ type world struct {
 	store   storage.Store
 	server  remote.Server
 	sealer  *storage.Sealer
-	warm    *remote.Servers // nil: each request meets a client of remote servers that knows nothing
+	warm    *remote.Servers // nil: each request meets a backend and a client of remote servers that know nothing
+	backend *native.Backend // the one of warm
+	once    sync.Once
 	url     string
 	upcalls atomic.Int64 // requests at the upstream
 }
@@ -84,6 +87,10 @@ func (w *world) serve(rw http.ResponseWriter, r *http.Request) {
 			return native.Hosted{Remote: servers.Server(server)}, name == "far"
 		},
 	})
+	if w.warm != nil {
+		w.once.Do(func() { w.backend = b })
+		b = w.backend
+	}
 	native.Handler(transport.New(transport.Options{
 		Servers: func(name string) (sessions.Server, bool) {
 			return sessions.Server{Name: name, Digest: "d", InPlace: true}, name == "far"

@@ -42,8 +42,8 @@ func (l Legacy) modern() json.RawMessage {
 }
 
 // Params returns the params of a client's request as a modern server gets them: with what the server
-// needs to know about the client in _meta. level is the log level that the client has set last, or
-// "". If resent is false, Params removes inputResponses and requestState, which [Retry] and [Again] add.
+// needs to know about the client in _meta. level is the log level that the client has set last; if
+// 2026-07-28 has no such level, the server does not get it. If resent is false, Params removes inputResponses and requestState, which [Retry] and [Again] add.
 func (l Legacy) Params(method string, params json.RawMessage, level string, resent bool) json.RawMessage {
 	o, _ := objectOf(params)
 	o = o.without("task") // "task" asks for a task of 2025-11-25, a capability that Initialize does not offer
@@ -63,7 +63,7 @@ func (l Legacy) meta(own json.RawMessage, level string) json.RawMessage {
 	if l.client != nil {
 		o = append(o, member{wire.MetaClientInfo, l.client})
 	}
-	if level != "" {
+	if severity(level) >= 0 {
 		o = append(o, member{wire.MetaLogLevel, text(level)})
 	}
 	return o.encode()
