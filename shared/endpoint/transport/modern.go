@@ -81,6 +81,14 @@ func mismatch(header, member string) error {
 		"header "+wire.Clip(header)+" must be sent once and say the same as "+member+" in the body")
 }
 
+// seen returns a message of the server as the client gets it; see [sessions.Dispatched].
+func (m modern) seen(raw []byte) []byte {
+	if m.to.View == nil {
+		return raw
+	}
+	return m.to.View(raw)
+}
+
 // client returns what the request says about its client, for methods of [sessions.Manager].
 func (m modern) client() sessions.Client {
 	return sessions.Client{Init: m.req.Init(), Verbose: m.req.LogLevel != "", Visits: wire.Lookup(m.req.Capabilities, "elicitation", "url") != nil}

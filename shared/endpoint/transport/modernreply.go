@@ -18,8 +18,7 @@ import (
 type reply struct {
 	x     *exchange
 	ctx   context.Context
-	view  func(raw []byte) []byte // translates messages for the client; see [sessions.Dispatched]
-	into  func(raw []byte) error  // if not nil, gets the messages in place of out: several servers share the response
+	view  func(raw []byte) []byte // translates messages for the client
 	id    []byte
 	end   time.Time // when the response must be over
 	alive time.Time // when the next comment is due
@@ -29,14 +28,7 @@ type reply struct {
 
 func newReply(m modern) *reply {
 	x := m.x
-	return &reply{x: x, ctx: m.ctx, view: m.to.View, id: m.req.ID, end: x.until(x.opts.Limit), alive: x.begun.Add(x.opts.KeepAlive)}
-}
-
-func (r *reply) seen(raw []byte) []byte {
-	if r.view == nil {
-		return raw
-	}
-	return r.view(raw)
+	return &reply{x: x, ctx: m.ctx, view: m.seen, id: m.req.ID, end: x.until(x.opts.Limit), alive: x.begun.Add(x.opts.KeepAlive)}
 }
 
 var (
@@ -115,7 +107,7 @@ func (r *reply) until(call *sessions.Call, deadline time.Time) ([]storage.Event,
 }
 
 // mute reports whether the client takes no event stream.
-func (r *reply) mute() bool { return r.into == nil && !takesStreams(r.x) }
+func (r *reply) mute() bool { return !takesStreams(r.x) }
 
 // begin makes the response an event stream.
 func (r *reply) begin() {
@@ -125,7 +117,7 @@ func (r *reply) begin() {
 }
 
 func (r *reply) comment() error {
-	if r.mute() || r.into != nil {
+	if r.mute() {
 		r.alive = time.Now().Add(r.x.opts.KeepAlive)
 		return nil
 	}
@@ -139,11 +131,8 @@ func (r *reply) notify(raw []byte) error {
 	if r.mute() {
 		return nil
 	}
-	if r.into != nil {
-		return r.into(r.seen(raw))
-	}
 	r.begin()
-	r.out.message("", r.seen(raw))
+	r.out.message("", r.view(raw))
 	return r.flush()
 }
 
@@ -157,11 +146,7 @@ func (r *reply) flush() error {
 
 // finish sends the answer. The argument code is the code of an error, 0 for a result.
 func (r *reply) finish(raw []byte, code wire.Code) {
-	raw = r.seen(raw)
-	if r.into != nil {
-		_ = r.into(raw) // after an error there is no response to write to
-		return
-	}
+	raw = r.view(raw)
 	if r.out == nil {
 		r.x.json(statusOf(code), raw)
 		return
@@ -182,9 +167,7 @@ func (r *reply) fail(err error) error {
 	default:
 		rpc = problemOf(err).rpc
 	}
-	if r.into == nil {
-		r.x.err = err
-	}
+	r.x.err = err
 	r.finish(wire.ErrorResponse(r.id, rpc), rpc.Code)
 	return nil
 }
