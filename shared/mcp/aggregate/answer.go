@@ -132,8 +132,6 @@ func (g *Group) own(id storage.ID, m wire.Message) func(ctx context.Context) (se
 			}
 			return json.RawMessage("{}"), g.Host.SetLevel(ctx, g.As, id, g.Members, m)
 		})
-	case m.Method == wire.MethodTasksList:
-		return result(func(ctx context.Context) (json.RawMessage, error) { return g.tasks(ctx, id) })
 	}
 	return nil
 }
@@ -141,30 +139,4 @@ func (g *Group) own(id storage.ID, m wire.Message) func(ctx context.Context) (se
 // answersList reports whether m is a request for a list or a call of find_tools; see the method list.
 func (g *Group) answersList(m wire.Message) bool {
 	return isListed(m.Method) || g.Search && calls(m, toolFind)
-}
-
-// tasks returns the tasks at all members that the session has used.
-func (g *Group) tasks(ctx context.Context, id storage.ID) (json.RawMessage, error) {
-	s, err := g.Host.Session(ctx, g.As, id)
-	if err != nil {
-		return nil, err
-	}
-	var all []group.List
-	missing := map[string]string{}
-	for _, name := range s.Members {
-		c, ok := g.member(name)
-		if !ok {
-			continue
-		}
-		ctx, cancel := context.WithTimeout(ctx, firstLists)
-		result, err := g.ask(ctx, c, s, nil, wire.MethodTasksList)
-		cancel()
-		switch {
-		case err == nil:
-			all = append(all, group.List{Member: name, Result: result})
-		case !hasNone(err):
-			missing[name] = g.whyNot(err)
-		}
-	}
-	return withUnavailable(group.TaskList(all...), missing), nil
 }

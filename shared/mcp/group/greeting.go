@@ -88,18 +88,6 @@ func Joined(method string, pages ...json.RawMessage) json.RawMessage {
 	return slices.Concat([]byte(`{"`+name+`":`), wire.Array(all), []byte{'}'})
 }
 
-// TaskList returns the result of tasks/list with the tasks of all members.
-func TaskList(lists ...List) json.RawMessage {
-	var all [][]byte
-	for _, l := range lists {
-		v := View{Member: l.Member}
-		for task := range wire.Elements(wire.Lookup(l.Result, "tasks")) {
-			all = append(all, v.id(task, "taskId"))
-		}
-	}
-	return slices.Concat([]byte(`{"tasks":`), wire.Array(all), []byte{'}'})
-}
-
 // Unknown returns an answer to initialize that declares all capabilities and notifications, for a member
 // whose own answer is not known yet.
 func Unknown() json.RawMessage {

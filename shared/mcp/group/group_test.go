@@ -59,7 +59,6 @@ func TestMessagesOfAMember(t *testing.T) {
 		"resource":        {`{"id":1,"result":{"contents":[{"uri":"a:b","text":""}]}}`, `{"id":1,"result":{"contents":[{"uri":"dormouse://m/a:b","text":""}]}}`},
 		"question":        {`{"id":5,"method":"elicitation/create","params":{"message":"x","_meta":{"progressToken":"p"}}}`, `{"id":"m#5","method":"elicitation/create","params":{"message":"x","_meta":{"progressToken":"m~p"}}}`},
 		"progress":        {`{"method":"notifications/progress","params":{"progressToken":"mine","progress":1}}`, `{"method":"notifications/progress","params":{"progressToken":"mine","progress":1}}`},
-		"task":            {`{"id":1,"result":{"task":{"taskId":"t","ttl":1.0}}}`, `{"id":1,"result":{"task":{"taskId":"m~t","ttl":1.0}}}`},
 		"task, 2026":      {`{"id":1,"result":{"resultType":"task","taskId":"t"}}`, `{"id":1,"result":{"resultType":"task","taskId":"m~t"}}`},
 		"error":           {`{"id":1,"error":{"code":1,"message":"file:///a"}}`, `{"id":1,"error":{"code":1,"message":"file:///a"}}`},
 		"cancelled":       {`{"method":"notifications/cancelled","params":{"requestId":5}}`, `{"method":"notifications/cancelled","params":{"requestId":"m#5"}}`},
@@ -84,7 +83,7 @@ func TestMessagesForAMember(t *testing.T) {
 		"completion": {`"id":1,"method":"completion/complete","params":{"ref":{"type":"ref/prompt","name":"m__p"},"argument":{}}`, `"id":1,"method":"completion/complete","params":{"ref":{"type":"ref/prompt","name":"p"},"argument":{}}`},
 		"template":   {`"id":1,"method":"completion/complete","params":{"ref":{"type":"ref/resource","uri":"dormouse://m/a:{b}"}}`, `"id":1,"method":"completion/complete","params":{"ref":{"type":"ref/resource","uri":"a:{b}"}}`},
 		"answer":     {`"id":"m#5","result":{"id":"m#5"}`, `"id":5,"result":{"id":"m#5"}`},
-		"task":       {`"id":1,"method":"tasks/result","params":{"taskId":"m~t"}`, `"id":1,"method":"tasks/result","params":{"taskId":"t"}`},
+		"task":       {`"id":1,"method":"tasks/get","params":{"taskId":"m~t"}`, `"id":1,"method":"tasks/get","params":{"taskId":"t"}`},
 		"progress":   {`"method":"notifications/progress","params":{"progressToken":"m~p","progress":1}`, `"method":"notifications/progress","params":{"progressToken":"p","progress":1}`},
 		"extension":  {`"id":1,"method":"x/y","params":{"uri":"dormouse://m/file:///a"}`, `"id":1,"method":"x/y","params":{"uri":"file:///a"}`},
 	}

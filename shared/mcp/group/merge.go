@@ -34,8 +34,6 @@ func kind(method string) (list, name string) {
 		return "resources", "uri"
 	case MethodSkillsList:
 		return "skills", "uri"
-	case wire.MethodTasksList:
-		return "tasks", "taskId"
 	default:
 		return "resourceTemplates", "uriTemplate"
 	}

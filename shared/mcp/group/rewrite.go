@@ -99,9 +99,7 @@ func (v View) result(raw json.RawMessage) json.RawMessage {
 		}
 		return wire.ReplaceElements(m, v.content, "content")
 	}, "messages")
-	out = wire.ReplaceElements(out, func(t []byte) []byte { return v.id(t, "taskId") }, "tasks")
 	out = v.id(out, "taskId")
-	out = v.id(out, "task", "taskId")
 	if inner := wire.Lookup(out, "result"); len(inner) > 0 && inner[0] == '{' { // a task's result, inside of the result of tasks/get (2026-07-28)
 		out, _ = wire.Replace(out, v.result(inner), "result")
 	}
@@ -206,7 +204,7 @@ func (n *Names) Find(m wire.Message) (t Target) {
 		} else {
 			at(wire.MethodPromptsList, "ref", "name")
 		}
-	case wire.MethodTasksGet, wire.MethodTasksCancel, wire.MethodTasksUpdate, wire.MethodTasksResult:
+	case wire.MethodTasksGet, wire.MethodTasksCancel, wire.MethodTasksUpdate:
 		id("taskId")
 	case wire.NotifyProgress:
 		id("progressToken")
