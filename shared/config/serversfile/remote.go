@@ -2,6 +2,7 @@ package serversfile
 
 import (
 	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -94,6 +95,8 @@ func (r *serverReader) header(h member) {
 		r.fail(h.value.at, "%s: header %s: a line break cannot be in the value of a header", r.what, h.name)
 	case strings.Contains(value, "${"+principalFileKind+":"):
 		r.fail(h.value.at, "%s: header %s: a remote server reads no file: write ${%s:…}", r.what, h.name, principalKind)
+	case slices.ContainsFunc(strings.Fields(value), func(part string) bool { _, _, named := Reference(part); return named }):
+		r.fail(h.value.at, "%s: header %s: only env can name a secret of AWS: write the value, or ${%s:…}", r.what, h.name, principalKind)
 	default:
 		r.server.Remote.Headers[h.name] = value
 	}

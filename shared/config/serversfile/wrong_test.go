@@ -59,6 +59,7 @@ func TestWrongFileSaysWhereAndWhy(t *testing.T) {
 		{"workspace as command", server(`"command": "${workspaceFolder}/a"`), place(18) + `command: ${workspaceFolder} can stand in args and env only`},
 		{"workspace as cwd", server(`"command": "a", "cwd": "${workspaceFolder}"`), place(30) + `cwd: a process works in ${workspaceFolder} anyway: leave cwd out`},
 		{"value of a header", server(`"url": "https://example.com/mcp", "headers": {"A": "c\nd"}`), place(58) + `header A: a line break cannot be in the value of a header`},
+		{"secret of AWS in a header", server(`"url": "https://example.com/mcp", "headers": {"A": "Bearer ssm:/a/b"}`), place(58) + `header A: only env can name a secret of AWS: write the value, or ${principal:…}`},
 		{"file in a header", server(`"url": "https://example.com/mcp", "headers": {"A": "${principal_file:b}"}`), place(58) + `header A: a remote server reads no file: write ${principal:…}`},
 		{"remote without url", server(`"command": "a", "x-dormouse": {"remote": {"private": true}}`), place(38) + `remote is for a server with a url`},
 		{"type sse", server(`"type": "sse"`), place(7) + `type "sse" needs a url`},
