@@ -3,7 +3,6 @@ package local
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"net"
@@ -263,11 +262,9 @@ const handleTries = 3
 // send handles the event of an alarm in the background. The channel done is closed once the alarm
 // is handled, or has failed handleTries times.
 func (in *inprocess) send(payload []byte) (done <-chan struct{}, err error) {
-	var e struct {
-		Alarm *native.Alarm `json:"dormouseAlarm"`
-	}
-	if err := json.Unmarshal(payload, &e); err != nil || e.Alarm == nil {
-		return nil, storage.Errorf(storage.Invalid, "the event is no alarm").Because(err)
+	alarm, ok := native.ReadAlarm(payload)
+	if !ok {
+		return nil, storage.Errorf(storage.Invalid, "the event is no alarm")
 	}
 	if in.ctx.Err() != nil {
 		return nil, storage.Errorf(storage.Unavailable, "dormouse run is ending")
@@ -275,7 +272,7 @@ func (in *inprocess) send(payload []byte) (done <-chan struct{}, err error) {
 	end := make(chan struct{})
 	in.work.Go(func() {
 		defer close(end)
-		in.retry(func() error { return in.use().http.Alarm(in.ctx, *e.Alarm) })
+		in.retry(func() error { return in.use().http.Alarm(in.ctx, alarm) })
 	})
 	return end, nil
 }

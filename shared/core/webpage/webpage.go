@@ -16,9 +16,6 @@ import (
 //go:embed style.css
 var style string
 
-// Style returns the style sheet of all pages.
-func Style() string { return style }
-
 // Page is the content that Write puts between the head and the foot that all pages share.
 type Page struct {
 	Title string // plain text
