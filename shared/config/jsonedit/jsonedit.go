@@ -28,50 +28,55 @@ func Encode(v any) []byte {
 	return bytes.TrimSpace(out.Bytes())
 }
 
-// document is a parsed text. Offsets in the field root refer to the field text.
+// document is a parsed text.
 type document struct {
-	text []byte // without a byte order mark
-	root hujson.Value
-	line string // the line end that the text uses
-	unit string // one step of indentation
+	root hujson.Value // with LF as line ends, and one more behind the text
+	crlf bool         // the line ends of the text are CRLF
+	unit string       // one step of indentation
 }
 
 // open parses a text. An empty text counts as an empty object. If a text is on one line
 // and has no comments, open spreads it over several lines.
-func open(text []byte) (*document, error) {
+func open(text []byte) (d *document, err error) {
 	text = bytes.TrimPrefix(text, []byte("\ufeff"))
 	if len(bytes.TrimSpace(text)) == 0 {
 		text = []byte("{}\n")
 	}
-	d := &document{text: slices.Clone(text), line: "\n", unit: "  "}
-	if err := d.parse(); err != nil {
+	d = &document{crlf: bytes.Contains(text, []byte("\r\n")), unit: "  "}
+	text = bytes.ReplaceAll(text, []byte("\r\n"), []byte("\n"))
+	if d.root, err = parse(text); err != nil {
 		return nil, err
 	}
 	if !bytes.Contains(bytes.TrimSpace(text), []byte("\n")) && d.root.IsStandard() {
-		d.text = append([]byte(d.spread(d.root, "")), '\n')
-		if err := d.parse(); err != nil {
+		if d.root, err = parse([]byte(d.format(d.root, "", true) + "\n")); err != nil {
 			return nil, err
 		}
 	}
-	if bytes.Contains(text, []byte("\r\n")) {
-		d.line = "\r\n"
-	}
 	if o, ok := d.root.Value.(*hujson.Object); ok && len(o.Members) > 0 {
-		if first, ok := d.alone(o.Members[0].Name.StartOffset); ok && first != "" {
+		if first, ok := alone(o.Members[0].Name); ok && first != "" {
 			d.unit = first
 		}
 	}
 	return d, nil
 }
 
-func (d *document) parse() error {
+func parse(text []byte) (hujson.Value, error) {
 	// hujson takes a comment for unfinished if the text ends right after it.
-	root, err := hujson.Parse(append(slices.Clone(d.text), '\n'))
+	root, err := hujson.Parse(append(slices.Clone(text), '\n'))
 	if err != nil {
-		return errors.New("the file is not JSON") // hujson's error may quote a value
+		return root, errors.New("the file is not JSON") // hujson's error may quote a value
 	}
-	d.root = root
-	return nil
+	return root, nil
+}
+
+// text returns the text of the document, and checks that it is JSON.
+func (d *document) text() ([]byte, error) {
+	text := bytes.TrimSuffix(d.root.Pack(), []byte("\n"))
+	if d.crlf {
+		text = bytes.ReplaceAll(text, []byte("\n"), []byte("\r\n"))
+	}
+	_, err := parse(text)
+	return text, err
 }
 
 // Get returns the value of a member as JSON without comments. ok is false if there is
@@ -81,11 +86,11 @@ func Get(text []byte, path ...string) (value []byte, ok bool, err error) {
 	if err != nil {
 		return nil, false, err
 	}
-	v, _, found, err := d.follow(path)
+	at, found, err := d.follow(path)
 	if err != nil || found < len(path) {
 		return nil, false, err
 	}
-	v = v.Clone()
+	v := at.value.Clone()
 	v.Standardize()
 	v.Minimize()
 	return v.Pack(), true, nil
@@ -103,7 +108,7 @@ func Set(text, value []byte, path ...string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("value of %s: %w", strings.Join(path, "."), err)
 	}
-	v, m, found, err := d.follow(path)
+	at, found, err := d.follow(path)
 	if err != nil {
 		return nil, err
 	}
@@ -111,79 +116,105 @@ func Set(text, value []byte, path ...string) ([]byte, error) {
 		for _, missing := range slices.Backward(path[found+1:]) {
 			want = hujson.Value{Value: &hujson.Object{Members: []hujson.ObjectMember{{Name: hujson.Value{Value: hujson.String(missing)}, Value: want}}}}
 		}
-		return d.insert(v, path[found], want)
+		if err := d.insert(at, path[:found+1], want); err != nil {
+			return nil, err
+		}
+		return d.text()
 	}
-	ownLine := false
-	if found > 0 {
-		_, ownLine = d.alone(m.object().Members[m.at].Name.StartOffset)
-	}
-	_, alone := d.alone(v.StartOffset)
-	put := compact(want)
-	if alone || ownLine || bytes.Contains(d.text[v.StartOffset:v.EndOffset], []byte("\n")) {
-		put = d.spread(want, d.indentation(v.StartOffset))
-	}
-	return d.splice(v.StartOffset, v.EndOffset, put)
+	was := hujson.Value{Value: at.value.Value}
+	at.value.Value = hujson.Literal(d.format(want, at.indent, at.multi || strings.Contains(was.String(), "\n")))
+	return d.text()
 }
 
 // SetElement returns text with an element of the array at a path set to value, which is JSON.
 // Comments in the array stay. The error names what is not there.
-func SetElement(text, value []byte, at int, path ...string) ([]byte, error) {
+func SetElement(text, value []byte, index int, path ...string) ([]byte, error) {
 	d, err := open(text)
 	if err != nil {
 		return nil, err
 	}
-	v, _, found, err := d.follow(path)
+	at, found, err := d.follow(path)
 	if err != nil {
 		return nil, err
 	}
 	if found < len(path) {
 		return nil, fmt.Errorf("there is no %s", strings.Join(path[:found+1], "."))
 	}
-	list, ok := v.Value.(*hujson.Array)
-	if !ok || at >= len(list.Elements) {
-		return nil, fmt.Errorf("%s has no element %d", strings.Join(path, "."), at)
+	list, ok := at.value.Value.(*hujson.Array)
+	if !ok || index >= len(list.Elements) {
+		return nil, fmt.Errorf("%s has no element %d", strings.Join(path, "."), index)
 	}
-	return d.splice(list.Elements[at].StartOffset, list.Elements[at].EndOffset, string(value))
+	list.Elements[index].Value = hujson.Literal(value)
+	return d.text()
 }
 
-// Delete returns text without the member, and without a comment after it on the same line.
-// Other comments stay. If there is no such member, text stays unchanged.
+// Delete returns text without the member, and without comments that belong to it: right above it, and
+// behind it on its line. Other comments stay. If there is no such member, text stays unchanged.
 func Delete(text []byte, path ...string) ([]byte, error) {
 	d, err := open(text)
 	if err != nil {
 		return nil, err
 	}
-	_, m, found, err := d.follow(path)
+	_, found, err := d.follow(path)
 	switch {
 	case err != nil:
 		return nil, err
 	case found < len(path) || found == 0:
 		return text, nil
 	}
-	return d.remove(m)
+	in, _, err := d.follow(path[:len(path)-1])
+	if err != nil {
+		return nil, err
+	}
+	o := in.value.Value.(*hujson.Object) //nolint:forcetypeassert // the member is in it
+	comma := lastComma(o)
+	if err := d.patch("remove", path, nil); err != nil {
+		return nil, err
+	}
+	if n := len(o.Members); n > 0 {
+		o.Members[n-1].Value.AfterExtra = comma // hujson would leave the comma that separated the last two
+	}
+	return d.text()
 }
 
-// place is a member of an object.
+// patch applies an operation of JSON Patch (RFC 6902), which keeps comments.
+func (d *document) patch(op string, path []string, value json.RawMessage) error {
+	pointer := ""
+	for _, name := range path {
+		pointer += "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(name)
+	}
+	return d.root.Patch(Encode([]any{struct {
+		Op    string          `json:"op"`
+		Path  string          `json:"path"`
+		Value json.RawMessage `json:"value,omitempty"`
+	}{op, pointer, value}}))
+}
+
+// place is where a value is in a document.
 type place struct {
-	in hujson.Value // the object
-	at int          // index of the member
+	value  *hujson.Value
+	indent string // the blanks at the beginning of the value's line
+	multi  bool   // the value, or the member that has it, begins a line
 }
-
-func (p place) object() *hujson.Object { return p.in.Value.(*hujson.Object) }
 
 // follow follows a path from the root as far as it exists. The result found is how many names of
-// the path exist. The results v and last are the value and the member of the last name that
-// exists.
-func (d *document) follow(path []string) (v hujson.Value, last place, found int, err error) {
-	v = d.root
+// the path exist, and at is the place of the value of the last one.
+func (d *document) follow(path []string) (at place, found int, err error) {
+	at = place{value: &d.root}
 	for i, name := range path {
-		o, at, err := member(v, path[:i], name)
-		if err != nil || at < 0 {
-			return v, last, i, err
+		o, index, err := member(*at.value, path[:i], name)
+		if err != nil || index < 0 {
+			return at, i, err
 		}
-		v, last = o.Members[at].Value, place{v, at}
+		m := &o.Members[index]
+		at.value, at.multi = &m.Value, false
+		for _, v := range []hujson.Value{m.Name, m.Value} {
+			if indent, ok := alone(v); ok {
+				at.indent, at.multi = indent, true
+			}
+		}
 	}
-	return v, last, len(path), nil
+	return at, len(path), nil
 }
 
 // member finds a member of v by its name. The argument path is the path of v. The result at is
@@ -209,124 +240,52 @@ func member(v hujson.Value, path []string, name string) (o *hujson.Object, at in
 	return o, at, nil
 }
 
-// insert adds a member at the end of the object v.
-func (d *document) insert(v hujson.Value, name string, value hujson.Value) ([]byte, error) {
-	o := place{in: v}.object()
-	closing := v.EndOffset - 1
-	outer := d.indentation(v.StartOffset)
-	key := hujson.String(name)
-	if len(o.Members) == 0 {
-		inside := strings.TrimRight(string(d.text[v.StartOffset+1:closing]), " \t\r\n")
-		indent := outer + d.unit
-		return d.splice(v.StartOffset+1, closing, inside+d.line+indent+string(key)+": "+d.spread(value, indent)+d.line+outer)
+// insert adds the member at a path at the end of the object at a place.
+func (d *document) insert(at place, path []string, value hujson.Value) error {
+	o := at.value.Value.(*hujson.Object) //nolint:forcetypeassert // follow has looked for a member of it
+	indent, multi, comma := at.indent+d.unit, true, lastComma(o)
+	if n := len(o.Members); n > 0 {
+		indent, multi = alone(o.Members[n-1].Name)
 	}
-	last := o.Members[len(o.Members)-1]
-	end := last.Value.EndOffset
-	indent, multi := d.alone(last.Name.StartOffset)
+	if err := d.patch("add", path, value.Pack()); err != nil {
+		return err
+	}
+	added := &o.Members[len(o.Members)-1]
+	added.Value = hujson.Value{BeforeExtra: hujson.Extra(" "), Value: hujson.Literal(d.format(value, indent, multi)), AfterExtra: comma}
 	if !multi {
-		return d.splice(end, end, ", "+string(key)+": "+compact(value))
+		added.Name.BeforeExtra = hujson.Extra(" ")
+		return nil
 	}
-	text := string(key) + ": " + d.spread(value, indent)
-	after := end
-	comma := last.Value.AfterExtra != nil
-	if comma {
-		after, text = end+len(last.Value.AfterExtra)+1, text+","
+	added.Name.BeforeExtra = append(bytes.TrimRight(added.Name.BeforeExtra, "\n"), "\n"+indent...)
+	if !bytes.Contains(o.AfterExtra, []byte("\n")) {
+		o.AfterExtra = append(bytes.TrimRight(o.AfterExtra, " \t"), "\n"+at.indent...)
 	}
-	tail := string(d.text[after:closing])
-	same := sameLine(tail)
-	rest := tail[len(same):]
-	if !strings.Contains(rest, "\n") {
-		same, rest = strings.TrimRight(tail, " \t"), d.line+outer
-	}
-	between := string(d.text[end:after])
-	if !comma {
-		between = ","
-	}
-	return d.splice(end, closing, between+same+d.line+indent+text+rest)
+	return nil
 }
 
-func (d *document) remove(p place) ([]byte, error) {
-	o := p.object()
-	m := o.Members[p.at]
-	last := p.at == len(o.Members)-1
-	from, to := m.Name.StartOffset, m.Value.EndOffset
-	comma := !last || m.Value.AfterExtra != nil
-	if comma {
-		to += len(m.Value.AfterExtra) + 1
+// lastComma returns AfterExtra for the last member of an object that has a comma behind it as o has:
+// nil for none.
+func lastComma(o *hujson.Object) hujson.Extra {
+	if n := len(o.Members); n > 0 && o.Members[n-1].Value.AfterExtra != nil {
+		return hujson.Extra{}
 	}
-	begin := bytes.LastIndexByte(d.text[:from], '\n') + 1
-	blank := len(bytes.TrimSpace(d.text[begin:from])) == 0
-	same := sameLine(string(d.text[to : p.in.EndOffset-1]))
-	switch rest := d.text[to+len(same):]; {
-	case blank && bytes.HasPrefix(rest, []byte("\r\n")):
-		from, to = begin, to+len(same)+2
-	case blank && bytes.HasPrefix(rest, []byte("\n")):
-		from, to = begin, to+len(same)+1
-	case last:
-		from = len(bytes.TrimRight(d.text[:from], " \t"))
-	default:
-		to += len(d.text[to:]) - len(bytes.TrimLeft(d.text[to:], " \t"))
-	}
-	text := slices.Concat(d.text[:from], d.text[to:])
-	if last && p.at > 0 && !comma {
-		before := o.Members[p.at-1].Value
-		cut := before.EndOffset + len(before.AfterExtra)
-		text = slices.Delete(text, cut, cut+1)
-	}
-	return text, (&document{text: text}).parse()
+	return nil
 }
 
-// sameLine returns the blanks and comments at the beginning of a text that end on the
-// text's first line.
-func sameLine(text string) string {
-	at := 0
-	for at < len(text) {
-		rest := text[at:]
-		switch {
-		case rest[0] == ' ' || rest[0] == '\t':
-			at++
-		case strings.HasPrefix(rest, "//"):
-			line, _, _ := strings.Cut(rest, "\n")
-			return text[:at] + strings.TrimRight(line, "\r")
-		case strings.HasPrefix(rest, "/*"):
-			end := strings.Index(rest, "*/")
-			if end < 0 || strings.Contains(rest[:end], "\n") {
-				return text[:at]
-			}
-			at += end + 2
-		default:
-			return text[:at]
-		}
-	}
-	return text
-}
-
-// splice replaces a part of the text, and checks that the result is JSON.
-func (d *document) splice(from, to int, put string) ([]byte, error) {
-	text := slices.Concat(d.text[:from], []byte(put), d.text[to:])
-	return text, (&document{text: text}).parse()
-}
-
-// alone returns the blanks before an offset. ok is false on the first line, and if other characters
-// stand before the offset on its line.
-func (d *document) alone(at int) (indent string, ok bool) {
-	begin := bytes.LastIndexByte(d.text[:at], '\n') + 1
-	before := string(d.text[begin:at])
-	return before, begin > 0 && strings.Trim(before, " \t") == ""
-}
-
-// indentation returns the blanks at the beginning of the line of an offset.
-func (d *document) indentation(at int) string {
-	line := string(d.text[bytes.LastIndexByte(d.text[:at], '\n')+1 : at])
-	return line[:len(line)-len(strings.TrimLeft(line, " \t"))]
+// alone returns the blanks before a value on its line. ok is false on the first line, and if other
+// characters stand before the value on its line.
+func alone(v hujson.Value) (indent string, ok bool) {
+	begin := bytes.LastIndexByte(v.BeforeExtra, '\n') + 1
+	indent = string(v.BeforeExtra[begin:])
+	return indent, begin > 0 && strings.Trim(indent, " \t") == ""
 }
 
 // wide is the longest array that stays on one line, in bytes.
 const wide = 100
 
-// spread formats a value over several lines with indentation. An array of few plain values
-// stays on one line. spread drops comments.
-func (d *document) spread(v hujson.Value, indent string) string {
+// format formats a value on one line or, if multi is set, over several lines with indentation, where
+// an array of few plain values stays on one. format drops comments.
+func (d *document) format(v hujson.Value, indent string, multi bool) string {
 	var items []string
 	open, closing := "{", "}"
 	inner := indent + d.unit
@@ -335,7 +294,7 @@ func (d *document) spread(v hujson.Value, indent string) string {
 		return string(v)
 	case *hujson.Object:
 		for _, m := range v.Members {
-			items = append(items, compact(m.Name)+": "+d.spread(m.Value, inner))
+			items = append(items, d.format(m.Name, "", false)+": "+d.format(m.Value, inner, multi))
 		}
 	case *hujson.Array:
 		plain := true
@@ -343,34 +302,12 @@ func (d *document) spread(v hujson.Value, indent string) string {
 		for _, item := range v.Elements {
 			_, literal := item.Value.(hujson.Literal)
 			plain = plain && literal
-			items = append(items, d.spread(item, inner))
+			items = append(items, d.format(item, inner, multi))
 		}
-		if line := "[" + strings.Join(items, ", ") + "]"; plain && len(line) <= wide {
-			return line
-		}
+		multi = multi && !(plain && len(strings.Join(items, ", "))+2 <= wide)
 	}
-	if len(items) == 0 {
-		return open + closing
+	if !multi || len(items) == 0 {
+		return open + strings.Join(items, ", ") + closing
 	}
-	return open + d.line + inner + strings.Join(items, ","+d.line+inner) + d.line + indent + closing
-}
-
-// compact formats a value on one line. It drops comments.
-func compact(v hujson.Value) string {
-	var items []string
-	switch v := v.Value.(type) {
-	case *hujson.Object:
-		for _, m := range v.Members {
-			items = append(items, compact(m.Name)+": "+compact(m.Value))
-		}
-		return "{" + strings.Join(items, ", ") + "}"
-	case *hujson.Array:
-		for _, item := range v.Elements {
-			items = append(items, compact(item))
-		}
-		return "[" + strings.Join(items, ", ") + "]"
-	case hujson.Literal:
-		return string(v)
-	}
-	return "null"
+	return open + "\n" + inner + strings.Join(items, ",\n"+inner) + "\n" + indent + closing
 }
