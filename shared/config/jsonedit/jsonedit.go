@@ -304,7 +304,7 @@ func (d *document) format(v hujson.Value, indent string, multi bool) string {
 			plain = plain && literal
 			items = append(items, d.format(item, inner, multi))
 		}
-		multi = multi && !(plain && len(strings.Join(items, ", "))+2 <= wide)
+		multi = multi && (!plain || len(strings.Join(items, ", "))+2 > wide)
 	}
 	if !multi || len(items) == 0 {
 		return open + strings.Join(items, ", ") + closing
