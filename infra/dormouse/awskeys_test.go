@@ -16,27 +16,26 @@ func TestCredentialsComeFromTheEnvironmentThenFromTheAWSCommand(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir)
-	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"} {
+	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL"} {
 		t.Setenv(name, "")
 	}
-	of := func(getenv func(string) string) dynamostore.Keys {
-		getenv = awsCredentials(t.Context(), getenv)
+	of := func(store string) dynamostore.Keys {
+		getenv := awsCredentials(t.Context(), store)
 		return dynamostore.Keys{ID: getenv("AWS_ACCESS_KEY_ID"), Secret: getenv("AWS_SECRET_ACCESS_KEY"), Token: getenv("AWS_SESSION_TOKEN")}
 	}
-	if got, want := of(os.Getenv), (dynamostore.Keys{ID: "A", Secret: "S", Token: "T"}); got != want {
+	if got, want := of("dynamodb:t"), (dynamostore.Keys{ID: "A", Secret: "S", Token: "T"}); got != want {
 		t.Errorf("the aws command's: %+v", got)
 	}
-	instead := map[string]string{"AWS_ACCESS_KEY_ID": "i", "AWS_SECRET_ACCESS_KEY": "s"}
-	if got, want := of(func(name string) string { return instead[name] }), (dynamostore.Keys{ID: "i", Secret: "s"}); got != want {
-		t.Errorf("what stands in: %+v", got)
+	if got := of("dynamodb:t?endpoint=http://127.0.0.1:8000"); got != (dynamostore.Keys{}) {
+		t.Errorf("DynamoDB Local's: %+v", got)
 	}
 	t.Setenv("AWS_ACCESS_KEY_ID", "env")
-	if got := of(os.Getenv); got.ID != "env" {
+	if got := of("dynamodb:t"); got.ID != "env" {
 		t.Errorf("the environment's: %+v", got)
 	}
 	t.Setenv("AWS_ACCESS_KEY_ID", "")
 	t.Setenv("PATH", t.TempDir())
-	if got := of(os.Getenv); got != (dynamostore.Keys{}) {
+	if got := of("dynamodb:t"); got != (dynamostore.Keys{}) {
 		t.Errorf("nobody's: %+v", got)
 	}
 }

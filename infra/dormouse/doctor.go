@@ -415,7 +415,7 @@ func (d *doctor) store(ctx context.Context) finding {
 	made, err := local.LookAtStore(ctx, name)
 	if err == nil && strings.HasPrefix(name, dynamodb) {
 		var s storage.Store
-		if s, err = local.OpenStore(name, awsCredentials(ctx, os.Getenv), sessions.Limits{}, sqlitestore.Options{}); err == nil {
+		if s, err = local.OpenStore(name, awsCredentials(ctx, name), sessions.Limits{}, sqlitestore.Options{}); err == nil {
 			_, err = s.List(ctx, "", "", 1)
 			err = errors.Join(err, s.Close())
 		}

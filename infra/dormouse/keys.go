@@ -1,6 +1,7 @@
 package dormouse
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -73,37 +74,25 @@ func openStore(ctx context.Context, name, data string) (storage.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	name, more, err := useTable(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	getenv := func(variable string) string {
-		for _, kv := range more {
-			if v, ok := strings.CutPrefix(kv, variable+"="); ok {
-				return v
-			}
-		}
-		return os.Getenv(variable)
-	}
+	getenv := os.Getenv
 	if strings.HasPrefix(name, dynamodb) {
-		getenv = awsCredentials(ctx, getenv)
+		getenv = awsCredentials(ctx, name)
+	}
+	if name, err = useTable(ctx, name, getenv); err != nil {
+		return nil, err
 	}
 	return local.OpenStore(name, getenv, sessions.Limits{}, sqlitestore.Options{})
 }
 
-// awsCredentials returns getenv with the credentials of the aws command added, if getenv has none.
-func awsCredentials(ctx context.Context, getenv func(string) string) func(string) string {
-	if getenv("AWS_ACCESS_KEY_ID") != "" {
-		return getenv
+// awsCredentials returns os.Getenv. For a table on AWS it adds the credentials of the aws command, if the
+// environment has none.
+func awsCredentials(ctx context.Context, store string) func(string) string {
+	if os.Getenv("AWS_ACCESS_KEY_ID") != "" || os.Getenv("AWS_ENDPOINT_URL") != "" || strings.Contains(store, "endpoint=") {
+		return os.Getenv
 	}
 	k := signedIn(ctx)
 	own := map[string]string{"AWS_ACCESS_KEY_ID": k.ID, "AWS_SECRET_ACCESS_KEY": k.Secret, "AWS_SESSION_TOKEN": k.Token}
-	return func(variable string) string {
-		if v, ok := own[variable]; ok {
-			return v
-		}
-		return getenv(variable)
-	}
+	return func(variable string) string { return cmp.Or(own[variable], os.Getenv(variable)) }
 }
 
 type createKeyCommand struct {

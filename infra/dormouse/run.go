@@ -155,7 +155,7 @@ func (c *runCommand) Run(t *terminal) error {
 	if c.Trials.Runner != "" {
 		runner = []string{c.Trials.Runner}
 	}
-	store, more, err := useTable(ctx, c.Store)
+	store, err := useTable(ctx, c.Store, os.Getenv)
 	if err != nil {
 		return err
 	}
@@ -169,7 +169,7 @@ func (c *runCommand) Run(t *terminal) error {
 	}
 	cfg.Proxies, cfg.Origins, cfg.Store, cfg.Reload, cfg.Data, cfg.Durability = proxies, c.Origins, store, reload, c.Data, c.Durable
 	cfg.Idle, cfg.Cold = c.Idle, c.Trials.Cold
-	cfg.Functions, cfg.Runner, cfg.Environ, cfg.Verbose, cfg.Command = t.program.Functions, runner, append(cfg.Environ, more...), c.Says.Verbose, typed(os.Args[0])
+	cfg.Functions, cfg.Runner, cfg.Verbose, cfg.Command = t.program.Functions, runner, c.Says.Verbose, typed(os.Args[0])
 	cfg.Apart = c.Trials.Runner != ""
 	cfg.Edits = t.editsOf(c.Servers, c.Data)
 	cfg.Drain, cfg.InitTimeout, cfg.Hold = drain, c.Trials.InitTimeout, c.Trials.Hold

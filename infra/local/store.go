@@ -79,13 +79,19 @@ func OpenStore(name string, getenv func(string) string, limits sessions.Limits, 
 	if !ok {
 		return nil, fmt.Errorf("the store is %q; want sqlite:PATH or dynamodb:%s", name, dynamostore.LocationForm)
 	}
-	location, err := dynamostore.ParseLocation(where, cmp.Or(getenv("AWS_REGION"), getenv("AWS_DEFAULT_REGION")))
+	location, keys, err := Table(where, getenv)
 	if err != nil {
 		return nil, err
 	}
-	location.Endpoint = cmp.Or(location.Endpoint, getenv("AWS_ENDPOINT_URL")) // as the AWS SDKs do
-	keys := dynamostore.Keys{ID: getenv("AWS_ACCESS_KEY_ID"), Secret: getenv("AWS_SECRET_ACCESS_KEY"), Token: getenv("AWS_SESSION_TOKEN")}
 	return dynamostore.New(location.Client(keys, nil), location.Table, dynamostore.Options{Age: limits.EventAge, Life: limits.Life}), nil
+}
+
+// Table returns the location of a DynamoDB table, and the credentials for it. The argument where is
+// the name of the store without "dynamodb:".
+func Table(where string, getenv func(string) string) (dynamostore.Location, dynamostore.Keys, error) {
+	location, err := dynamostore.ParseLocation(where, cmp.Or(getenv("AWS_REGION"), getenv("AWS_DEFAULT_REGION")))
+	location.Endpoint = cmp.Or(location.Endpoint, getenv("AWS_ENDPOINT_URL")) // as the AWS SDKs do
+	return location, dynamostore.Keys{ID: getenv("AWS_ACCESS_KEY_ID"), Secret: getenv("AWS_SECRET_ACCESS_KEY"), Token: getenv("AWS_SESSION_TOKEN")}, err
 }
 
 // isNew reports whether a store's file does not exist yet, so that no earlier run has left

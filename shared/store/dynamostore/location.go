@@ -87,11 +87,15 @@ func (k Keys) Retrieve(context.Context) (aws.Credentials, error) {
 	return c, nil
 }
 
-// Client returns a client for the location. A nil transport means the default.
+// Client returns a client for the location. A nil transport means the default. At an endpoint, the zero
+// [Keys] stand for some key: DynamoDB Local takes any.
 func (p Location) Client(credentials aws.CredentialsProvider, transport dynamodb.HTTPClient) *dynamodb.Client {
 	o := dynamodb.Options{Region: p.Region, Credentials: credentials, HTTPClient: transport}
 	if p.Endpoint != "" {
 		o.BaseEndpoint = &p.Endpoint
+		if credentials == (Keys{}) {
+			o.Credentials = Keys{ID: "local", Secret: "local"}
+		}
 	}
 	return dynamodb.New(o)
 }
