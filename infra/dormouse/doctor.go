@@ -279,6 +279,8 @@ func (d *doctor) serversFile() []finding {
 	}
 	variables := good("variables", "all are set")
 	switch {
+	case d.file == nil || d.Server != "" && !slices.Contains(namesIn(d.file), d.Server):
+		return []finding{file} // no variables are known
 	case lacks != nil:
 		variables = bad(variables.Check, "not set: "+strings.Join(lacks, ", "), "set them in the environment, in .env beside the servers file, or with --env-file")
 	case d.Server != "":
