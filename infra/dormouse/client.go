@@ -60,6 +60,9 @@ func (t target) open(ctx context.Context) (*client, error) {
 			return nil, err
 		}
 		if data != "" {
+			if t.says != nil && exists("servers.json") {
+				_, _ = fmt.Fprintf(t.says, "no dormouse run is up here; the only one answers: --data %s\n", quoted(data))
+			}
 			return target{Data: data}.open(ctx)
 		}
 		return nil, notUp(ctx, t.folder())

@@ -77,7 +77,14 @@ type (
 type target struct {
 	Data string `type:"path" placeholder:"DIR" help:"The data folder of dormouse run, by default .dormouse."`
 	urlFlag
-	Key string `env:"DORMOUSE_KEY" placeholder:"KEY" help:"API key for --url."`
+	Key  string    `env:"DORMOUSE_KEY" placeholder:"KEY" help:"API key for --url."`
+	says io.Writer // gets the name of a machine that the user has not named; nil for nobody
+}
+
+// AfterApply is called by kong.
+func (t *target) AfterApply(by *terminal) error {
+	t.says = by.err
+	return nil
 }
 
 // defaultData is the data folder of commands without --data and --url. The environment variable

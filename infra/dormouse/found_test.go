@@ -37,6 +37,11 @@ func TestAMachineIsFoundFromEverywhere(t *testing.T) {
 	if said, code := run("backup mine.zip --data typo/.dormouse"); code == exitDone {
 		t.Errorf("a mistyped folder: %s", said)
 	}
+	commontest.OK(t, os.WriteFile("servers.json", []byte(`{"mcpServers": {}}`), 0o600)) // of a machine that is not up
+	if said, code := run("ps"); code != exitDone || !strings.Contains(said, "--data "+one) {
+		t.Errorf("which machine answers: %d %s", code, said)
+	}
+	commontest.OK(t, os.Remove("servers.json"))
 	two := up()
 	if said, code := run("list"); code != exitNotUp || !strings.Contains(said, "--data "+one) || !strings.Contains(said, "--data "+two) {
 		t.Errorf("two: %d %s", code, said)
