@@ -85,6 +85,8 @@ func TestEnabledFailsClosed(t *testing.T) {
 		{`"x-dormouse": {"enabled": null}`, true, true},
 		{`"disabled": true`, true, false},
 		{`"disabled": true, "x-dormouse": {"enabled": true}`, false, false},
+		{`"headers": {}, "bearer_token_env_var": ""`, false, false},
+		{`"headers": {"A": "b"}`, false, true}, // of a server with a url
 	} {
 		t.Run(c.keys, func(t *testing.T) {
 			file := `{"mcpServers": {"x": {"command": "a", ` + c.keys + `}}}`

@@ -19,7 +19,7 @@ type serverReader struct {
 }
 
 func (r *serverReader) readServer() Server {
-	before := len(r.problems)
+	before, started := len(r.problems), []string{"command", "args", "env", "envFile", "env_vars", "cwd"}
 	entry, s := r.key.value, &r.server
 	*s = Server{Name: r.key.name, Record: true, Audit: r.audit}
 	if r.folder != "" {
@@ -45,14 +45,14 @@ func (r *serverReader) readServer() Server {
 	case has(ours.value, "native"): // s.Native is "" if its value is invalid
 		// The server is part of this program: it is not started, and has no box. Its answers are
 		// not stored, because the program may change with the next deployment.
-		r.refuse(entry, false, "native", append([]string{"command", "args", "env", "envFile", "cwd"}, urlKeys()...)...)
+		r.refuse(entry, false, "native", append(started, urlKeys()...)...)
 		r.refuse(ours.value, true, "native", "box", "idle_seconds", "startup_timeout_sec")
 		s.Record = false
 	case remote:
 		// Dormouse starts nothing, so there is no box. The server's lists are not stored, because
 		// Dormouse asks for them each time.
-		for _, key := range []string{"command", "args", "env", "envFile", "cwd"} {
-			if m, _ := entry.get(key); key == "command" || len(m.value.members)+len(m.value.items)+len(m.value.text) > 0 {
+		for _, key := range started {
+			if m, _ := entry.get(key); key == "command" || m.value.filled() {
 				r.refuse(entry, false, "the url", key)
 			}
 		}
@@ -108,6 +108,9 @@ func has(n node, key string) bool {
 	m, ok := n.get(key)
 	return ok && m.value.shape != null
 }
+
+// filled reports whether a value is a number, or else a text, an array or an object that is not empty.
+func (n node) filled() bool { return len(n.members)+len(n.items)+len(n.text) > 0 }
 
 // refuse complains about each of the given keys that n has. These keys make sense only for a server
 // that is started, or, if box is true, for a server in a box. The argument beside is the setting
@@ -171,8 +174,10 @@ func (r *serverReader) entryKeys(remote bool, ours []setting) []setting {
 	}
 	for _, key := range []string{"headers", "http_headers", "env_http_headers", "bearer_token_env_var"} {
 		keys = append(keys, setting{key: key, kind: kind{read: func(m member, what string) {
-			if remote { // a server with a command has no headers
+			if remote {
 				r.headers(m, what)
+			} else if m.value.filled() {
+				r.warn(m.at, "%s: key %q is ignored here: it is for a server with a url", r.what, m.name)
 			}
 		}}})
 	}

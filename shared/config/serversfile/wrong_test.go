@@ -55,6 +55,7 @@ func TestWrongFileSaysWhereAndWhy(t *testing.T) {
 		{"two URLs", server(`"url": "https://example.com/mcp", "serverUrl": "https://example.com/mcp"`), place(41) + `serverUrl is a second URL: leave one of them`},
 		{"url and box", server(`"url": "https://example.com/mcp", "x-dormouse": {"box": {"network": "off"}}`), place(56) + `box is for a server in a box: leave it out beside the url`},
 		{"url and cwd", server(`"url": "https://example.com/mcp", "args": [], "env": {}, "cwd": "a"`), place(64) + `cwd is for a server that is started: leave it out beside the url`},
+		{"url and env_vars", server(`"url": "https://example.com/mcp", "env_vars": ["A"]`), place(41) + `env_vars is for a server that is started: leave it out beside the url`},
 		{"name of a header", server(`"url": "https://example.com/mcp", "headers": {"A B": "c"}`), place(53) + `headers: "A B" cannot be the name of a header`},
 		{"workspace as command", server(`"command": "${workspaceFolder}/a"`), place(18) + `command: ${workspaceFolder} can stand in args and env only`},
 		{"workspace as cwd", server(`"command": "a", "cwd": "${workspaceFolder}"`), place(30) + `cwd: a process works in ${workspaceFolder} anyway: leave cwd out`},
