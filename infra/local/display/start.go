@@ -1,6 +1,9 @@
 package display
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
 // Start prints the first block: the servers, their addresses, and what the user can do.
 func (t *Terminal) Start(s Start) {
@@ -16,11 +19,18 @@ func (t *Terminal) Start(s Start) {
 }
 
 func (t *Terminal) first(s Start) {
-	head := []string{strings.TrimSpace("dormouse " + t.opts.Version), Count(len(s.Servers), "server") + " of " + s.File, s.Who}
+	served, of := 0, Count(len(s.Servers), "server")+" of "+s.File
+	for _, server := range s.Servers {
+		served += min(1, len(server.Address))
+	}
+	if served < len(s.Servers) {
+		of = fmt.Sprintf("%d of %s", served, of)
+	}
+	head := []string{strings.TrimSpace("dormouse " + t.opts.Version), of, s.Who}
 	t.say("%s", joined(" · ", head...))
 	t.say("")
 	t.addresses(s)
-	if s.One != "" && len(s.Servers) > 1 {
+	if s.One != "" && served > 1 {
 		t.say("  all at one address: %s", s.One)
 	}
 	t.say("")
