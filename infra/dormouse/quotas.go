@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/access/quota"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
+	"github.com/dormouse-mcp/dormouse/shared/config/suggest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -72,25 +74,33 @@ func fileLimits(t *terminal, path string) []byte {
 
 // tenantsOf returns all tenants that have sessions, keys, or limits of their own.
 func tenantsOf(ctx context.Context, store storage.Store) ([]string, error) {
+	callers, err := callersOf(ctx, store)
+	if err != nil {
+		return nil, err
+	}
+	limited, err := quota.Limited(ctx, store)
+	all := append(callers, limited...)
+	slices.Sort(all)
+	return slices.Compact(all), err
+}
+
+// callersOf returns the tenants that have sessions or keys.
+func callersOf(ctx context.Context, store storage.Store) ([]string, error) {
+	found := map[string]bool{}
 	keys, err := apikey.List(ctx, store, "")
 	if err != nil {
 		return nil, err
 	}
-	all, err := quota.Limited(ctx, store)
-	if err != nil {
-		return nil, err
-	}
 	for _, k := range keys {
-		all = append(all, k.Tenant)
+		found[k.Tenant] = true
 	}
 	for s, err := range storage.AllSessions(ctx, store, "", "") {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, s.Tenant)
+		found[s.Tenant] = true
 	}
-	slices.Sort(all)
-	return slices.Compact(all), nil
+	return slices.Sorted(maps.Keys(found)), nil
 }
 
 func quotasOf(file []byte, r quota.Report) (tenantQuotas, error) {
@@ -137,6 +147,20 @@ func (c *setQuotasCommand) Run(t *terminal) error {
 		if err != nil {
 			return err
 		}
+		callers, err := callersOf(ctx, store)
+		if err != nil {
+			return err
+		}
+		if !slices.Contains(callers, c.Tenant) {
+			_, _ = fmt.Fprintf(t.err, "No key and no session is of tenant %s, so nobody is under these limits yet. %s\n", c.Tenant, instead(c.Tenant, callers))
+		}
 		return c.show(t, q, func() error { return printQuotas(t.out, []tenantQuotas{q}) })
 	})
+}
+
+func instead(tenant string, callers []string) string {
+	if near := suggest.Of(tenant, callers, 2); near != "" {
+		return "Did you mean " + near + "?"
+	}
+	return "dormouse quotas lists the tenants."
 }

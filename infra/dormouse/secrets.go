@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/infra/local/datafolder"
+	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/access/credentials"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
@@ -49,11 +51,39 @@ func (c *setSecretCommand) Run(t *terminal) error {
 		if err != nil {
 			return err
 		}
+		if known, err := c.known(ctx, store); err == nil && !known {
+			t.sayStrange(c.Principal)
+		}
 		return c.show(t, secretLine{Name: c.Name, Tenant: c.Tenant, Principal: c.Principal}, func() error {
 			_, err := fmt.Fprintf(t.out, "%s of %s, tenant %s, is set. Processes get it with their next call.\n", c.Name, c.Principal, c.Tenant)
 			return err
 		})
 	})
+}
+
+// mostSearched is how many sessions are searched for a principal, which takes ten reads of the store.
+const mostSearched = 10_000
+
+// known reports whether there is a key or a session of the principal. It also reports
+// true if there are more sessions than mostSearched.
+func (p ofPrincipal) known(ctx context.Context, store storage.Store) (bool, error) {
+	keys, err := apikey.List(ctx, store, p.Tenant)
+	if err != nil || slices.ContainsFunc(keys, func(k storage.Key) bool { return k.Principal == p.Principal }) {
+		return err == nil, err
+	}
+	searched := 0
+	for s, err := range storage.AllSessions(ctx, store, p.Tenant, "") {
+		if searched++; err != nil || s.Principal == p.Principal || searched > mostSearched {
+			return err == nil, err
+		}
+	}
+	return false, nil
+}
+
+// sayStrange warns that a principal may be mistyped. It is no error, because users who sign in have
+// no key, and no session before their first call.
+func (t *terminal) sayStrange(principal string) {
+	_, _ = fmt.Fprintf(t.err, "no key and no session of %s is known: is it mistyped?\n", principal)
 }
 
 // sealing returns the key that encrypts values in the store: that in the environment variable
