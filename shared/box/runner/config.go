@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/box/guard"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
@@ -80,10 +79,6 @@ type Config struct {
 	// connection. Only Run uses Rand; nil means a random seed.
 	Rand *rand.Rand
 	Log  *slog.Logger // nil for none
-
-	// Guard protects a program that has several boxes from a panic in this one; nil for none.
-	// After a panic Run ends without a [frame.Bye].
-	Guard *guard.Guard
 }
 
 // Started is what [Config].Begin returns: the Executor and the settings of the box. Its fields are

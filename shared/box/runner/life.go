@@ -32,7 +32,7 @@ type life struct {
 // call a function; post returns false once done is closed.
 func newLife(ctx context.Context, c Config, id string, done chan struct{}, post func(func()) bool) *life {
 	dialing, cancel := context.WithCancel(context.WithoutCancel(ctx)) // goes on after the end of ctx, for up to Config.Flush
-	l := &life{cfg: &c, loop: &loop{guard: c.Guard, post: post}, done: done}
+	l := &life{cfg: &c, loop: &loop{post: post}, done: done}
 	l.executing = &executing{loop: l.loop, executor: c.Executor, calls: make(chan func(frame.Executor), 1)}
 	l.links = &links{
 		cfg: &c, loop: l.loop, executing: l.executing, life: l, runner: id, pass: c.Pass, gen: c.Gen, invited: c.Begin != nil,
@@ -55,7 +55,7 @@ func newLife(ctx context.Context, c Config, id string, done chan struct{}, post 
 }
 
 func (l *life) start() {
-	l.loop.spawn(l.executing.execute)
+	l.loop.wg.Go(l.executing.execute)
 	l.loop.set(&l.links.giveUp, reconnectFor, l.links.abandon)
 	l.links.connect()
 	l.keepHouse()
@@ -85,7 +85,6 @@ func (l *life) stop() {
 	if n := l.outboxes.unsent(); n > 0 {
 		l.cfg.Log.Warn("output dropped", "events", n)
 	}
-	l.outboxes.drop()
 	close(l.done) // releases the goroutines that wait for the loop
 	l.links.endLinks()
 	close(l.executing.calls)

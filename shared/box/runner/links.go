@@ -140,7 +140,7 @@ func (ls *links) connect() {
 	if ls.pass != "" {
 		header.Set(frame.PassHeader, ls.pass)
 	}
-	ls.loop.spawn(func() {
+	ls.loop.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(ls.ctx, dialWithin)
 		defer cancel()
 		conn, err := ls.cfg.Dial(ctx, ls.cfg.URL, header)
@@ -159,8 +159,8 @@ func (ls *links) dialed(conn Conn, err error) {
 	}
 	lk := &link{conn: conn, out: make(chan []byte, 1), gone: make(chan struct{})}
 	ls.next, ls.open[lk] = lk, true
-	ls.loop.spawn(func() { ls.read(lk) })
-	ls.loop.spawn(func() { ls.write(lk) })
+	ls.loop.wg.Go(func() { ls.read(lk) })
+	ls.loop.wg.Go(func() { ls.write(lk) })
 	ls.hello(lk)
 }
 
@@ -548,7 +548,7 @@ func (ls *links) drop(lk *link, reason string) {
 		}
 	}
 	lk.queue = nil
-	ls.loop.spawn(func() { _ = lk.conn.Close(reason) }) // an error does not matter, the connection is given up
+	ls.loop.wg.Go(func() { _ = lk.conn.Close(reason) }) // an error does not matter, the connection is given up
 }
 
 func (ls *links) endLinks() {

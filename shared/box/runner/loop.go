@@ -4,7 +4,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/box/guard"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 )
 
@@ -13,20 +12,11 @@ const ackAfter = 5 * time.Second
 
 // loop is the goroutine of Run. Only this goroutine uses a [life].
 type loop struct {
-	guard *guard.Guard
-	post  func(do func()) bool // makes the loop call the function do; returns false if the loop has ended
-	wg    sync.WaitGroup       // all goroutines that Run began
+	post func(do func()) bool // makes the loop call the function do; returns false if the loop has ended
+	wg   sync.WaitGroup       // all goroutines that Run began
 
 	over bool // Run is to return err
 	err  error
-}
-
-// spawn calls the function do in a goroutine that Run waits for.
-func (lo *loop) spawn(do func()) {
-	lo.wg.Go(func() {
-		defer lo.guard.Catch()
-		do()
-	})
 }
 
 func (lo *loop) finish(err error) {
@@ -81,7 +71,7 @@ type alarm struct {
 func (lo *loop) set(a *alarm, after time.Duration, do func()) {
 	a.stop()
 	now := a.set
-	a.timer = lo.guard.After(after, func() {
+	a.timer = time.AfterFunc(after, func() {
 		lo.post(func() {
 			if a.set == now {
 				do()

@@ -80,12 +80,6 @@ func (ob *outboxes) event(e frame.Event, room chan struct{}) {
 	ob.flush(o)
 }
 
-// hold adds to the bytes of events that the host does not have. The argument may be negative.
-func (ob *outboxes) hold(o *outbox, bytes int) {
-	o.size += bytes
-	ob.cfg.Guard.Budget().Hold(bytes)
-}
-
 func (ob *outboxes) gather(o *outbox, e frame.Event) {
 	round := 0
 	if d := ob.deliveries.byID[e.Stream]; d != nil {
@@ -109,7 +103,7 @@ func (ob *outboxes) add(o *outbox, e frame.Event) {
 			return
 		}
 		o.common, o.voucher = append(o.common, raw), ticket
-		ob.hold(o, len(raw))
+		o.size += len(raw)
 		return
 	}
 	d := ob.deliveries.byID[e.Stream]
@@ -121,10 +115,10 @@ func (ob *outboxes) add(o *outbox, e frame.Event) {
 		o.streams = append(o.streams, d)
 	}
 	d.pending = append(d.pending, raw)
-	ob.hold(o, len(raw))
+	o.size += len(raw)
 	if e.Asks != nil {
 		d.asks = e.Asks
-		ob.hold(o, len(e.Asks.Raw))
+		o.size += len(e.Asks.Raw)
 	}
 	if e.Final || e.Asks != nil {
 		d.ended = true
@@ -242,7 +236,7 @@ func (ob *outboxes) acked(f frame.Ack) {
 	o.unacked, o.used = nil, time.Now()
 	b.again.stop()
 	ob.transfers.dropTransfer(b.transfer)
-	ob.hold(o, -b.size)
+	o.size -= b.size
 	if b.common && b.gen == ob.links.gen && f.Next > 0 {
 		o.next = f.Next
 	}
@@ -269,10 +263,10 @@ func (ob *outboxes) closeStream(o *outbox, id storage.StreamID) {
 		return
 	}
 	for _, raw := range d.pending {
-		ob.hold(o, -len(raw))
+		o.size -= len(raw)
 	}
 	if len(d.pending) > 0 {
-		ob.hold(o, -len(d.again()))
+		o.size -= len(d.again())
 	}
 	d.pending, d.asks = nil, nil
 	o.streams = slices.DeleteFunc(o.streams, func(other *delivery) bool { return other == d })
@@ -315,13 +309,6 @@ func (ob *outboxes) resumeOutboxes(moved, fresh bool) {
 		case moved:
 			ob.sendBatch(o.unacked)
 		}
-	}
-}
-
-// drop gives the bytes of the unsent events back to the memory budget.
-func (ob *outboxes) drop() {
-	for _, o := range ob.boxes {
-		ob.cfg.Guard.Budget().Hold(-o.size)
 	}
 }
 

@@ -62,7 +62,6 @@ func (r *Runner) ID() string { return r.id }
 //   - storage.Unavailable: the host could not be reached for two minutes.
 //   - storage.Invalid: the host does not accept this runner. It said so with a
 //     [CloseCode], or refused connections again and again.
-//   - the error of Config.Guard, after a panic.
 //   - the cause of ctx, wrapped: ctx is done and the box was not idle within Flush. From
 //     the moment ctx is done, no new message is executed. The caller stops its
 //     processes meanwhile, so that open requests get their ends.
@@ -72,15 +71,12 @@ func (r *Runner) ID() string { return r.id }
 func (r *Runner) Run(ctx context.Context) error {
 	l := newLife(ctx, r.cfg, r.id, r.done, func(do func()) bool { return r.post(func(*life) { do() }) })
 	defer l.stop()
-	defer r.cfg.Guard.Catch()
 	l.start()
 	cancelled := ctx.Done()
 	for !l.loop.over {
 		select {
 		case do := <-r.in:
 			do(l)
-		case <-r.cfg.Guard.Panicked():
-			l.loop.finish(r.cfg.Guard.Err())
 		case <-cancelled:
 			cancelled = nil
 			l.sleep.closeDown(context.Cause(ctx))
