@@ -39,7 +39,7 @@ func TestWhatAnOperatorEndsInASleepingBoxKeepsNoMemory(t *testing.T) {
 		k := snapshot.NewKeeper(snapshot.Config{Store: folder, Generation: 1, Key: func(owner string) string { return snapshot.Key(string(s.Box()), owner) }})
 		_, err := k.Restore(t.Context(), id, "principal-"+id, t.TempDir())
 		commontest.OK(t, err)
-		kept := &memory.Kept{Store: k.Images(), Key: key, Box: string(s.Box()), Generation: 1}
+		kept := &memory.Kept{Store: k, Key: key, Box: string(s.Box()), Generation: 1}
 		_, err = kept.Save(t.Context(), memory.Process{Name: id, Owner: "principal-" + id, Workspace: t.TempDir()}, func(_ context.Context, to io.Writer) (any, error) {
 			_, err := to.Write(make([]byte, 4)) // no chunk
 			return nil, err

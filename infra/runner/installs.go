@@ -49,7 +49,7 @@ var _ provision.Kept = (*keptInstalls)(nil)
 func (k *keptInstalls) Unpack(ctx context.Context, name, folder string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, unpackTime)
 	defer cancel()
-	archive, _, err := k.store.Get(ctx, k.key(name), k.gen)
+	archive, _, err := k.store.Get(ctx, k.key(name))
 	if errors.Is(err, snapshot.ErrNone) {
 		return false, nil
 	}
@@ -121,7 +121,7 @@ func (k keeping) installsOf(place string, oneMachine bool, box string, gen int64
 	case place == "" && (k.host == nil || oneMachine):
 		return nil, nil //nolint:nilnil // no store was configured, which is no error
 	case place == "":
-		own.store = snapshot.NewSigned(snapshot.SignedConfig{Host: k.host, Temp: temp})
+		own.store = k.signed(temp)
 		own.key = func(name string) string { return frame.InstallOwner + name } // the host adds the box's id to the key
 	case folder && filepath.IsAbs(path):
 		own.store = snapshot.NewFolder(path)

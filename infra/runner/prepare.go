@@ -123,7 +123,7 @@ func prepare(ctx context.Context, env, own environment, c runner.Config, guarded
 func (p *prepared) connect(link frame.Link) {
 	p.box.link = link
 	if p.keep.host != nil {
-		p.keep.host.link = link
+		*p.keep.host = link
 	}
 }
 

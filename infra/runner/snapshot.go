@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"path/filepath"
 	"strings"
 	"time"
@@ -29,7 +28,7 @@ const snapshotAge = 14 * 24 * time.Hour
 type keeping struct {
 	folder *snapshot.Folder // the store on this machine, nil for none
 	root   string           // path of the file with the secret that encrypts stored memory
-	host   *asked           // the host, if it stores the workspaces; nil otherwise
+	host   *frame.Link      // the host, if it stores the workspaces, nil otherwise; set before any process is started
 	age    time.Duration    // snapshots in folder that were unused for this long are removed
 }
 
@@ -41,7 +40,7 @@ func newKeeping(store, age string) (keeping, error) {
 	case "":
 		return k, nil
 	case "host":
-		k.host = &asked{}
+		k.host = new(frame.Link)
 		return k, nil
 	}
 	path, ok := strings.CutPrefix(store, "folder:")
@@ -69,7 +68,7 @@ func (k keeping) keeper(s serversfile.Server, id storage.BoxID, gen int64, temp 
 	c := snapshot.Config{Generation: gen, Log: log}
 	switch {
 	case k.host != nil:
-		c.Store = snapshot.NewSigned(snapshot.SignedConfig{Host: k.host, Temp: temp})
+		c.Store = k.signed(temp)
 		c.Key = func(owner string) string { return owner } // the host adds the box's id to the key
 	case k.folder != nil:
 		c.Store = k.folder
@@ -81,11 +80,18 @@ func (k keeping) keeper(s serversfile.Server, id storage.BoxID, gen int64, temp 
 	return snapshot.NewKeeper(c)
 }
 
+// signed returns the store in the bucket to which the host gives URLs.
+func (k keeping) signed(temp string) *snapshot.Signed {
+	return snapshot.NewSigned(snapshot.SignedConfig{Temp: temp, Ask: func(ctx context.Context, f frame.Snapshot) (frame.Kept, error) {
+		return (*k.host).Snapshot(ctx, f)
+	}})
+}
+
 // memory returns the store for the memory of a box's processes, in the folder where the keeper
 // stores workspaces.
 func (k keeping) memory(keeper box.Keeper, id storage.BoxID, gen int64) (*memory.Kept, error) {
 	workspaces, ok := keeper.(*snapshot.Keeper)
-	if !ok || workspaces.Images() == nil {
+	if !ok || !workspaces.Remembers() {
 		return nil, errors.New(`memory: "keep" needs a place for it, which this box was not given: leave memory out, or let "dormouse run" run the server`)
 	}
 	root, err := memory.OpenRoot(k.root)
@@ -94,7 +100,7 @@ func (k keeping) memory(keeper box.Keeper, id storage.BoxID, gen int64) (*memory
 	}
 	tenant, _ := id.Parts()
 	key, err := root.Tenant(string(tenant))
-	return &memory.Kept{Store: workspaces.Images(), Key: key, Box: string(id), Generation: gen}, err
+	return &memory.Kept{Store: workspaces, Key: key, Box: string(id), Generation: gen}, err
 }
 
 // sweep removes snapshots that were unused for a long time, such as those of sessions that ended
@@ -110,50 +116,4 @@ func (k keeping) sweep(ctx context.Context, log *slog.Logger) {
 	if n > 0 {
 		log.Info("snapshots removed that nobody used", "count", n)
 	}
-}
-
-// asked implements [snapshot.Host] by requests to the host. The field link is set before any
-// process is started.
-type asked struct{ link frame.Link }
-
-var _ snapshot.Host = (*asked)(nil)
-
-// ask sends the host a request, and converts its errors into those of package snapshot.
-func (a *asked) ask(ctx context.Context, f frame.Snapshot) (frame.Kept, error) {
-	answer, err := a.link.Snapshot(ctx, f)
-	switch {
-	case errors.Is(err, storage.NotFound):
-		err = fmt.Errorf("%w: %w", snapshot.ErrNone, err)
-	case errors.Is(err, storage.Fenced):
-		err = fmt.Errorf("%w: %w", snapshot.ErrStale, err)
-	}
-	return answer, err
-}
-
-// Newest implements snapshot.Host.
-func (a *asked) Newest(ctx context.Context, owner string, _ int64) (get, sum string, saved time.Time, err error) {
-	answer, err := a.ask(ctx, frame.Snapshot{Op: frame.Get, Owner: owner})
-	return answer.URL, answer.Sum, time.UnixMilli(answer.Saved), err
-}
-
-// Room implements snapshot.Host.
-func (a *asked) Room(ctx context.Context, owner string, _, size int64, sum string) (snapshot.Room, error) {
-	answer, err := a.ask(ctx, frame.Snapshot{Op: frame.Put, Owner: owner, Size: size, Sum: sum})
-	room := snapshot.Room{Object: answer.Object, URL: answer.URL, Header: http.Header{}}
-	for name, value := range answer.Header {
-		room.Header.Set(name, value)
-	}
-	return room, err
-}
-
-// Commit implements snapshot.Host.
-func (a *asked) Commit(ctx context.Context, owner string, _ int64, object string) error {
-	_, err := a.ask(ctx, frame.Snapshot{Op: frame.Done, Owner: owner, Object: object})
-	return err
-}
-
-// Forget implements snapshot.Host.
-func (a *asked) Forget(ctx context.Context, owner string, _ int64) error {
-	_, err := a.ask(ctx, frame.Snapshot{Op: frame.Forget, Owner: owner})
-	return err
 }

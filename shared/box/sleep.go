@@ -363,7 +363,7 @@ func (p *process) forgetImage() {
 	p.box.mu.Unlock()
 	if discard {
 		// After an error the image stays, and the process will wake with its old memory.
-		_ = p.box.server.Images.Store.Claim(p.box.saves, owner, "")
+		_ = p.box.server.Images.Store.ClaimImage(owner, "")
 	}
 }
 
@@ -402,7 +402,7 @@ func (r *processRun) wake(anew bool) (*frozen, error) {
 func (r *processRun) thaw(ctx context.Context) (*frozen, error) {
 	p := r.p
 	begun := time.Now()
-	found, err := p.box.server.Images.Find(ctx, p.nap.image)
+	found, err := p.box.server.Images.Find(p.nap.image)
 	if err != nil {
 		if !errors.Is(err, snapshot.ErrNone) {
 			r.lost(err)

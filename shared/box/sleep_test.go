@@ -529,7 +529,7 @@ func (a *asleep) box(change ...func(*Server)) *rig {
 	gen := a.gen
 	r := newRig(a.t, "kept", append([]func(*Server){func(s *Server) {
 		s.Provisioner = &placing{a: a, gen: gen, places: map[string]string{}}
-		s.Keeper, s.Images = keeper, &memory.Kept{Store: keeper.Images(), Key: key, Box: "box", Generation: gen}
+		s.Keeper, s.Images = keeper, &memory.Kept{Store: keeper, Key: key, Box: "box", Generation: gen}
 		s.Idle = 20 * time.Millisecond
 		s.Env["API_KEY"] = "hunter2-hunter2"
 	}}, change...)...)

@@ -16,7 +16,7 @@ import (
 
 // Kept stores the memory of the processes of one box, encrypted.
 type Kept struct {
-	Store      *snapshot.Images
+	Store      *snapshot.Keeper // must remember: see [snapshot.Keeper.Remembers]
 	Key        Tenant
 	Box        string
 	Generation int64
@@ -47,7 +47,7 @@ func (k *Kept) header(p Process) Header {
 // process, writes its memory, as [Control.Freeze] does, and returns the state of the conversation.
 // The result size is that of the image in bytes. After an error nothing new is stored.
 func (k *Kept) Save(ctx context.Context, p Process, freeze func(ctx context.Context, memory io.Writer) (state any, err error)) (size int64, err error) {
-	err = k.Store.Save(ctx, p.Name, p.Owner, p.Workspace, p.Staged, func(file io.Writer) error {
+	err = k.Store.SaveImage(ctx, p.Name, p.Owner, p.Workspace, p.Staged, func(file io.Writer) error {
 		bounded := &counter{to: file}
 		sealed, err := newSealer(bounded, k.Key, k.header(p).sealed(k.now()))
 		if err != nil {
@@ -103,21 +103,21 @@ type Found struct {
 // never gets a damaged one. Find fails with [snapshot.ErrNone] if there is no image, and with a
 // [*LostError] if the image cannot be used. After an error the image is deleted, and the process
 // must start anew. The caller closes what Find returns.
-func (k *Kept) Find(ctx context.Context, p Process) (f *Found, err error) {
-	file, size, err := k.Store.Open(ctx, p.Owner)
+func (k *Kept) Find(p Process) (f *Found, err error) {
+	file, info, err := k.Store.OpenImage(p.Owner)
 	if err != nil {
-		return nil, errors.Join(err, k.Store.Claim(ctx, p.Owner, ""))
+		return nil, errors.Join(err, k.Store.ClaimImage(p.Owner, ""))
 	}
 	defer func() {
 		if err != nil {
 			_ = file.Close() // nothing was written
-			err = errors.Join(err, k.Store.Claim(ctx, p.Owner, ""))
+			err = errors.Join(err, k.Store.ClaimImage(p.Owner, ""))
 		}
 	}()
-	if size > MaxBytes {
+	if info.Size() > MaxBytes {
 		return nil, lost("its image is over %d MiB", MaxBytes>>20)
 	}
-	f = &Found{kept: k, owner: p.Owner, file: file, Size: size}
+	f = &Found{kept: k, owner: p.Owner, file: file, Size: info.Size()}
 	if f.header, f.raw, err = readHeader(file); err != nil {
 		return nil, err
 	}
@@ -174,7 +174,7 @@ type ClaimError struct{ error }
 // was already deleted, Claim fails with a [*ClaimError] and does not call thaw: at most one process
 // gets an image.
 func (f *Found) Claim(ctx context.Context, thaw func(context.Context, io.Reader) error) error {
-	if err := f.kept.Store.Claim(ctx, f.owner, f.file.Name()); err != nil {
+	if err := f.kept.Store.ClaimImage(f.owner, f.file.Name()); err != nil {
 		return &ClaimError{lost("its image is gone: %s", oneLine(err.Error()))}
 	}
 	if _, err := f.file.Seek(0, io.SeekStart); err != nil {

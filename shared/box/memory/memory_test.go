@@ -47,7 +47,7 @@ func (r *rig) runner(tenant string, gen int64) *Kept {
 	})
 	_, err = k.Restore(r.t.Context(), "s", "s", r.t.TempDir()) // as each process does before it starts
 	commontest.OK(r.t, err)
-	return &Kept{Store: k.Images(), Key: key, Box: "box", Generation: gen}
+	return &Kept{Store: k, Key: key, Box: "box", Generation: gen}
 }
 
 func (r *rig) process() Process {
@@ -75,7 +75,7 @@ func freezes(memory []byte) func(context.Context, io.Writer) (any, error) {
 // thaw returns the memory that a runner thaws, or why it does not.
 func (r *rig) thaw(k *Kept, p Process) (memory []byte, state string, err error) {
 	r.t.Helper()
-	f, err := k.Find(r.t.Context(), p)
+	f, err := k.Find(p)
 	if err != nil {
 		return nil, "", err
 	}

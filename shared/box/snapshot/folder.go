@@ -50,7 +50,7 @@ const (
 
 // Get opens the newest snapshot of a key; see [Store]. Get also marks the snapshot as used, for
 // [Folder.Sweep].
-func (f *Folder) Get(_ context.Context, key string, _ int64) (io.ReadCloser, time.Time, error) {
+func (f *Folder) Get(_ context.Context, key string) (io.ReadCloser, time.Time, error) {
 	file, info, err := f.open(key, func(p pointer) string { return p.Object })
 	if err != nil {
 		return nil, time.Time{}, err

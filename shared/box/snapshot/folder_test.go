@@ -68,7 +68,7 @@ func text(s string) func(io.Writer) error {
 
 func got(t *testing.T, s Store, key string) string {
 	t.Helper()
-	r, saved, err := s.Get(t.Context(), key, 99)
+	r, saved, err := s.Get(t.Context(), key)
 	if errors.Is(err, ErrNone) {
 		return "none"
 	}
@@ -94,13 +94,13 @@ func holds(t *testing.T, dir string) int {
 }
 
 func TestStoreGivesWhatWasPutLast(t *testing.T) {
-	folder, temp := filepath.Join(t.TempDir(), "snapshots"), t.TempDir()
+	folder, temp, bucket := filepath.Join(t.TempDir(), "snapshots"), t.TempDir(), newBucket(t)
 	for name, c := range map[string]struct {
 		store Store
 		left  func() int // files of snapshots, and what a store has left elsewhere
 	}{
 		"folder": {NewFolder(folder), func() int { return holds(t, folder) / 2 }}, // each has a pointer
-		"bucket": {newBucket(t).store(temp), func() int { return len(seen(t, temp)) + 1 }},
+		"bucket": {aged{bucket.store(temp), bucket}, func() int { return len(seen(t, temp)) + 1 }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, ctx := c.store, t.Context()
@@ -169,7 +169,7 @@ func TestManyWhoSaveAtOnceLeaveOneWholeSnapshot(t *testing.T) {
 			if err := f.Put(t.Context(), "key", int64(gen), text(s)); err != nil && !errors.Is(err, ErrStale) {
 				t.Error(err)
 			}
-			if r, _, err := f.Get(t.Context(), "key", int64(gen)); err == nil {
+			if r, _, err := f.Get(t.Context(), "key"); err == nil {
 				b, err := io.ReadAll(r)
 				if err != nil || len(b) != 100_000 || string(b) != strings.Repeat(string(b[:2]), 50_000) || string(b[:2]) < fmt.Sprintf("%02d", gen) {
 					t.Errorf("generation %d got %d bytes of %.2s: %v", gen, len(b), b, err)
@@ -197,7 +197,7 @@ func TestSweepTakesWhatNobodyUses(t *testing.T) {
 		p, err := f.current(key)
 		must(t, err, os.Chtimes(filepath.Join(f.of(key), pointerFile), past, past), os.Chtimes(filepath.Join(f.of(key), p.Object), past, past))
 	}
-	r, _, err := f.Get(t.Context(), "got", 1) // which counts as used
+	r, _, err := f.Get(t.Context(), "got") // which counts as used
 	must(t, err, r.Close())
 	must(t, os.Mkdir(filepath.Join(dir, "left"), 0o700), os.Chtimes(filepath.Join(dir, "left"), past, past))
 	if n, err := f.Sweep(t.Context(), age); n != 2 || err != nil {
@@ -215,7 +215,7 @@ func TestPointerThatLeadsElsewhereIsRefused(t *testing.T) {
 	for _, p := range []string{`{"generation":1,"object":"../../x.tar.zst"}`, `{"generation":1,"object":"passwd"}`, `{"gen`, ``} {
 		f := NewFolder(t.TempDir())
 		must(t, f.Put(t.Context(), "key", 1, text("x")), os.WriteFile(filepath.Join(f.of("key"), pointerFile), []byte(p), 0o600))
-		_, _, err := f.Get(t.Context(), "key", 1)
+		_, _, err := f.Get(t.Context(), "key")
 		is(t, ErrCorrupt, err)
 	}
 }

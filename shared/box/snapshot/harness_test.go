@@ -103,7 +103,7 @@ type memory struct {
 	fail  error
 }
 
-func (m *memory) Get(_ context.Context, key string, _ int64) (io.ReadCloser, time.Time, error) {
+func (m *memory) Get(_ context.Context, key string) (io.ReadCloser, time.Time, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.fail != nil {

@@ -21,27 +21,14 @@ func IsImage(path string) bool {
 	return strings.HasPrefix(path, "snapshots/") && strings.HasSuffix(path, imageSuffix)
 }
 
-// Images stores the memory of processes beside their workspaces.
-type Images struct {
-	keeper *Keeper
-	folder *Folder
-}
+// Remembers reports whether the Keeper can also store the memory of processes: its Store is a
+// [Folder]. If not, the methods about images must not be called.
+func (k *Keeper) Remembers() bool { return k.folder != nil }
 
-// Images returns the store for the memory of the Keeper's processes, nil if the Keeper's Store is
-// no [Folder].
-func (k *Keeper) Images() *Images {
-	f, ok := k.cfg.Store.(*Folder)
-	if !ok {
-		return nil
-	}
-	return &Images{k, f}
-}
-
-// Save lets the function freeze write a memory image, and packs the workspace after that. Until
-// both are written, the earlier ones stay current. If freeze fails, Save returns the error of
+// SaveImage lets the function freeze write a memory image, and packs the workspace after that. Until
+// both are written, the earlier ones stay current. If freeze fails, SaveImage returns the error of
 // freeze. The other arguments are those of [Keeper.Save].
-func (i *Images) Save(ctx context.Context, process, owner, workspace, staged string, freeze func(io.Writer) error) error {
-	k := i.keeper
+func (k *Keeper) SaveImage(ctx context.Context, process, owner, workspace, staged string, freeze func(io.Writer) error) error {
 	w := k.of(process)
 	if w == nil {
 		return errors.New("the workspace was never restored")
@@ -53,7 +40,7 @@ func (i *Images) Save(ctx context.Context, process, owner, workspace, staged str
 	defer func() { _ = root.Close() }() // nothing was written through it
 	var c changes
 	var frozen time.Time
-	err = i.folder.put(k.cfg.Key(owner), k.cfg.Generation, func(to io.Writer) error {
+	err = k.folder.put(k.cfg.Key(owner), k.cfg.Generation, func(to io.Writer) error {
 		err := freeze(to)
 		frozen = time.Now()
 		return err
@@ -75,27 +62,20 @@ func (i *Images) Save(ctx context.Context, process, owner, workspace, staged str
 	return nil
 }
 
-// Open opens the memory image that is stored for an owner, and returns its size in bytes. The file
-// stays readable after the image was deleted. Open fails with [ErrNone] if there is no image.
-func (i *Images) Open(_ context.Context, owner string) (file *os.File, size int64, err error) {
-	file, info, err := i.folder.open(i.keeper.cfg.Key(owner), func(p pointer) string { return p.Image })
-	if err != nil {
-		return nil, 0, err
-	}
-	return file, info.Size(), nil
+// OpenImage opens the memory image that is stored for an owner. The file stays readable after the
+// image was deleted. OpenImage fails with [ErrNone] if there is no image.
+func (k *Keeper) OpenImage(owner string) (*os.File, fs.FileInfo, error) {
+	return k.folder.open(k.cfg.Key(owner), func(p pointer) string { return p.Image })
 }
 
-// Claim deletes the owner's image in the file with this name, and succeeds for at most one caller. After a
-// claim the store refuses saves and claims of older generations. Claim fails with [ErrNone] if the
-// image is gone, and with [ErrStale] if a newer generation has saved or claimed. If name is "",
-// Claim deletes any image of the owner.
-func (i *Images) Claim(_ context.Context, owner, name string) error {
-	return i.folder.claim(i.keeper.cfg.Key(owner), i.keeper.cfg.Generation, name)
-}
-
-// claim removes an image from the pointer of a key, so that nobody else can get the image, and
-// then deletes the file.
-func (f *Folder) claim(key string, gen int64, name string) error {
+// ClaimImage deletes the owner's image in the file with this name, and succeeds for at most one
+// caller. After a claim the store refuses saves and claims of older generations. ClaimImage fails
+// with [ErrNone] if the image is gone, and with [ErrStale] if a newer generation has saved or
+// claimed. If name is "", ClaimImage deletes any image of the owner.
+//
+// ClaimImage first removes the image from the pointer, so that nobody else can get it.
+func (k *Keeper) ClaimImage(owner, name string) error {
+	f, key, gen := k.folder, k.cfg.Key(owner), k.cfg.Generation
 	unlock, err := f.lock()
 	if err != nil {
 		return err

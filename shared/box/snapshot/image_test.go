@@ -1,7 +1,6 @@
 package snapshot
 
 import (
-	"context"
 	"errors"
 	"io"
 	"os"
@@ -15,28 +14,28 @@ import (
 )
 
 // with is a runner of a generation, which keeps images of a process with a workspace.
-func with(t *testing.T, dir string, gen int64) *Images {
+func with(t *testing.T, dir string, gen int64) *Keeper {
 	t.Helper()
 	k := NewKeeper(Config{Store: NewFolder(dir), Generation: gen, Key: func(owner string) string { return owner }})
 	_, err := k.Restore(t.Context(), "s", "s", t.TempDir())
 	must(t, err)
-	return k.Images()
+	return k
 }
 
-func freeze(t *testing.T, i *Images, place, image string) error {
+func freeze(t *testing.T, i *Keeper, place, image string) error {
 	t.Helper()
-	return i.Save(t.Context(), "s", "s", place, "", text(image))
+	return i.SaveImage(t.Context(), "s", "s", place, "", text(image))
 }
 
 // thaw claims an image and notes beside it that a process got it. It is the program that a
 // test kills. It returns an exit code.
 func thaw(f *Folder, gen int64, hang func()) int {
-	i := &Images{NewKeeper(Config{Store: f, Generation: gen, Key: func(owner string) string { return owner }}), f}
-	image, _, err := i.Open(context.Background(), "s")
+	i := NewKeeper(Config{Store: f, Generation: gen, Key: func(owner string) string { return owner }})
+	image, _, err := i.OpenImage("s")
 	if err != nil || f.step("opened") != nil {
 		return 1
 	}
-	if i.Claim(context.Background(), "s", image.Name()) != nil {
+	if i.ClaimImage("s", image.Name()) != nil {
 		return 1
 	}
 	thawed, err := os.OpenFile(filepath.Join(f.path, ".thawed"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
@@ -88,13 +87,13 @@ func TestOneOfManyRunnersGetsAnImage(t *testing.T) {
 func TestAFencedRunnerNeitherClaimsNorKeeps(t *testing.T) {
 	dir := t.TempDir()
 	old, place := with(t, dir, 7), workspace(t, files{"a": "1"})
-	must(t, with(t, dir, 8).Claim(t.Context(), "s", "")) // a newer runner has started a process
+	must(t, with(t, dir, 8).ClaimImage("s", "")) // a newer runner has started a process
 	is(t, ErrStale, freeze(t, old, place, "memory"))
 	must(t, freeze(t, with(t, dir, 8), place, "newer"))
-	image, _, err := old.Open(t.Context(), "s")
+	image, _, err := old.OpenImage("s")
 	must(t, err)
 	defer func() { _ = image.Close() }()
-	is(t, ErrStale, old.Claim(t.Context(), "s", image.Name()))
+	is(t, ErrStale, old.ClaimImage("s", image.Name()))
 	commontest.Equal(t, 3, holds(t, dir))
 }
 
@@ -105,21 +104,20 @@ func TestAnImageGoesWithItsWorkspace(t *testing.T) {
 	k := NewKeeper(Config{Store: NewFolder(dir), Generation: 7, Key: func(owner string) string { return owner }})
 	_, err := k.Restore(t.Context(), "s", "s", t.TempDir())
 	must(t, err)
-	i := k.Images()
 	gone := func(after string) {
 		t.Helper()
-		if _, _, err := i.Open(t.Context(), "s"); !errors.Is(err, ErrNone) {
+		if _, _, err := k.OpenImage("s"); !errors.Is(err, ErrNone) {
 			t.Errorf("after %s: %v", after, err)
 		}
 	}
-	must(t, freeze(t, i, place, "one"), freeze(t, i, place, "two")) // the workspace has not changed
-	image, _, err := i.Open(t.Context(), "s")
+	must(t, freeze(t, k, place, "one"), freeze(t, k, place, "two")) // the workspace has not changed
+	image, _, err := k.OpenImage("s")
 	must(t, err)
 	if b, err := io.ReadAll(image); string(b) != "two" || err != nil {
 		t.Errorf("%q, %v", b, err)
 	}
 	must(t, image.Close())
-	if all := i.folder.ImageFiles(); len(all) != 1 || all[0] != image.Name() {
+	if all := k.folder.ImageFiles(); len(all) != 1 || all[0] != image.Name() {
 		t.Error(all)
 	}
 	back := filepath.Join(t.TempDir(), "back")
@@ -133,20 +131,20 @@ func TestAnImageGoesWithItsWorkspace(t *testing.T) {
 	gone("a save without memory")
 
 	files{"c": "1"}.put(t, place)
-	must(t, freeze(t, i, place, "three"))
-	if n, err := i.folder.Expire(t.Context(), time.Hour); n != 0 || err != nil {
+	must(t, freeze(t, k, place, "three"))
+	if n, err := k.folder.Expire(t.Context(), time.Hour); n != 0 || err != nil {
 		t.Error(n, err)
 	}
-	if n, err := i.folder.Expire(t.Context(), 0); n != 1 || err != nil {
+	if n, err := k.folder.Expire(t.Context(), 0); n != 1 || err != nil {
 		t.Error(n, err)
 	}
 	gone("its time")
-	if g := got(t, i.folder, "s"); g == "none" {
+	if g := got(t, k.folder, "s"); g == "none" {
 		t.Error("the workspace went with the memory")
 	}
 
 	files{"d": "1"}.put(t, place)
-	must(t, freeze(t, i, place, "four"), k.Forget(t.Context(), "s"))
+	must(t, freeze(t, k, place, "four"), k.Forget(t.Context(), "s"))
 	gone("the session")
 	commontest.Equal(t, 0, holds(t, dir))
 }
@@ -166,7 +164,7 @@ func TestAFreezeThatFailsLeavesTheMomentBefore(t *testing.T) {
 		is(t, broken, freeze(t, i, place, "new"))
 	}
 	i.folder.fail = nil
-	image, _, err := i.Open(t.Context(), "s")
+	image, _, err := i.OpenImage("s")
 	must(t, err)
 	defer func() { _ = image.Close() }()
 	if b, err := io.ReadAll(image); string(b) != "old" || err != nil {

@@ -18,7 +18,7 @@ const renewAfter = 24 * time.Hour
 // Config configures a [Keeper]. Store and Key are required.
 type Config struct {
 	Store Store
-	// Generation is the argument gen of all calls of the Store.
+	// Generation is the argument gen of the calls of the Store.
 	Generation int64
 	// Key returns the key in the Store for an owner's snapshot.
 	Key    func(owner string) string
@@ -31,8 +31,9 @@ type Config struct {
 // is stored: that of the process, or of a principal whose processes share a snapshot. Calls for
 // one process must follow one another; calls for different processes may run at the same time.
 type Keeper struct {
-	cfg Config
-	log *slog.Logger
+	cfg    Config
+	log    *slog.Logger
+	folder *Folder // the Store, if it is one
 
 	mu   sync.Mutex
 	kept map[string]*kept
@@ -51,7 +52,8 @@ func NewKeeper(c Config) *Keeper {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Keeper{cfg: c, log: log, kept: map[string]*kept{}}
+	folder, _ := c.Store.(*Folder)
+	return &Keeper{cfg: c, log: log, folder: folder, kept: map[string]*kept{}}
 }
 
 // Restore unpacks the newest snapshot of owner into the empty workspace of a process. Restore
@@ -61,7 +63,7 @@ func (k *Keeper) Restore(ctx context.Context, process, owner, workspace string) 
 	begun := time.Now()
 	k.Leave(process) // if Restore fails, this workspace must not be saved
 	w := &kept{}
-	archive, saved, err := k.cfg.Store.Get(ctx, k.cfg.Key(owner), k.cfg.Generation)
+	archive, saved, err := k.cfg.Store.Get(ctx, k.cfg.Key(owner))
 	switch {
 	case errors.Is(err, ErrNone):
 		err = nil

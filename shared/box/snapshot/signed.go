@@ -12,36 +12,19 @@ import (
 	"net/url"
 	"os"
 	"time"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
-// Host gives a [Signed] store the URLs to read from and to write to, and remembers which snapshot of
-// a key is the newest. Only the host has rights in the bucket, so a runner can reach only the
-// snapshots of its own box. Each URL is for one snapshot, and is valid for a limited time.
-type Host interface {
-	// Newest returns the URL of the newest snapshot of a key, the snapshot's SHA-256 in
-	// hexadecimal, and the time at which it was saved. The result sum is "" if the host does not
-	// know it. Newest fails with [ErrNone] if there is no snapshot.
-	Newest(ctx context.Context, key string, gen int64) (get, sum string, saved time.Time, err error)
-	// Room returns a URL for the upload of a new object, which has this size in bytes and this
-	// SHA-256 in hexadecimal.
-	Room(ctx context.Context, key string, gen, size int64, sum string) (Room, error)
-	// Commit makes an uploaded object the snapshot of a key. Commit fails with [ErrStale] if a
-	// newer generation has saved.
-	Commit(ctx context.Context, key string, gen int64, object string) error
-	// Forget removes the snapshot of a key if it is of this generation or an older one.
-	Forget(ctx context.Context, key string, gen int64) error
-}
-
-// Room describes an upload that the host permits.
-type Room struct {
-	Object string      // the name of the object, for [Host].Commit
-	URL    string      // presigned, for the method PUT
-	Header http.Header // headers that the signature covers
-}
-
-// SignedConfig configures a [Signed] store. Only Host is required.
+// SignedConfig configures a [Signed] store. Only Ask is required.
 type SignedConfig struct {
-	Host Host
+	// Ask asks the host for the URLs to read from and to write to. The host remembers which snapshot
+	// of a key, the Owner of the request, is the newest, and knows the generation of the runner that
+	// asks. Only the host has rights in the bucket, so a runner can reach only the snapshots of its
+	// own box. Each URL is for one snapshot, and is valid for a limited time. Errors: those of
+	// [frame.Link].Snapshot.
+	Ask func(context.Context, frame.Snapshot) (frame.Kept, error)
 	// Temp is a folder outside of all workspaces, in which a snapshot is built before its upload,
 	// because S3 must be told its size.
 	Temp   string
@@ -68,22 +51,35 @@ func NewSigned(c SignedConfig) *Signed {
 
 var _ Store = (*Signed)(nil)
 
+// ask asks the host about the snapshots of a key, and converts its errors into those of this package.
+func (s *Signed) ask(ctx context.Context, key string, f frame.Snapshot) (frame.Kept, error) {
+	f.Owner = key
+	kept, err := s.cfg.Ask(ctx, f)
+	switch {
+	case errors.Is(err, storage.NotFound):
+		err = fmt.Errorf("%w: %w", ErrNone, err)
+	case errors.Is(err, storage.Fenced):
+		err = fmt.Errorf("%w: %w", ErrStale, err)
+	}
+	return kept, err
+}
+
 // Get opens the newest snapshot of a key, which it reads from a URL of the host; see [Store].
-func (s *Signed) Get(ctx context.Context, key string, gen int64) (io.ReadCloser, time.Time, error) {
+func (s *Signed) Get(ctx context.Context, key string) (io.ReadCloser, time.Time, error) {
 	var body io.ReadCloser
 	var saved time.Time
 	err := s.try(ctx, func() error {
 		// Each try gets a new URL, because the previous one may have expired.
-		from, sum, at, err := s.cfg.Host.Newest(ctx, key, gen)
+		newest, err := s.ask(ctx, key, frame.Snapshot{Op: frame.Get})
 		if err != nil {
 			return &final{err}
 		}
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, from, http.NoBody)
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, newest.URL, http.NoBody)
 		if err != nil {
 			return &final{withoutURL(err)}
 		}
 		answer, err := s.send(r)
-		body, saved = &storeBody{answer, sha256.New(), sum}, at
+		body, saved = &storeBody{answer, sha256.New(), newest.Sum}, time.UnixMilli(newest.Saved)
 		return err
 	})
 	if err != nil {
@@ -93,7 +89,7 @@ func (s *Signed) Get(ctx context.Context, key string, gen int64) (io.ReadCloser,
 }
 
 // Put saves a snapshot of a key, through a file in Temp; see [Store].
-func (s *Signed) Put(ctx context.Context, key string, gen int64, write func(io.Writer) error) (err error) {
+func (s *Signed) Put(ctx context.Context, key string, _ int64, write func(io.Writer) error) (err error) {
 	file, err := os.CreateTemp(s.cfg.Temp, "snapshot-*")
 	if err != nil {
 		return fmt.Errorf("make the snapshot: %w", err)
@@ -112,7 +108,7 @@ func (s *Signed) Put(ctx context.Context, key string, gen int64, write func(io.W
 	}
 	var object string
 	err = s.try(ctx, func() error {
-		room, err := s.cfg.Host.Room(ctx, key, gen, info.Size(), hex.EncodeToString(sum.Sum(nil)))
+		room, err := s.ask(ctx, key, frame.Snapshot{Op: frame.Put, Size: info.Size(), Sum: hex.EncodeToString(sum.Sum(nil))})
 		if err != nil {
 			return &final{err}
 		}
@@ -122,13 +118,13 @@ func (s *Signed) Put(ctx context.Context, key string, gen int64, write func(io.W
 	if err != nil {
 		return fmt.Errorf("put the snapshot: %w", err)
 	}
-	if err := s.cfg.Host.Commit(ctx, key, gen, object); err != nil {
+	if _, err := s.ask(ctx, key, frame.Snapshot{Op: frame.Done, Object: object}); err != nil {
 		return fmt.Errorf("save the snapshot: %w", err)
 	}
 	return nil
 }
 
-func (s *Signed) put(ctx context.Context, room Room, file *os.File, size int64) error {
+func (s *Signed) put(ctx context.Context, room frame.Kept, file *os.File, size int64) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPut, room.URL, http.NoBody)
 	if err != nil {
 		return &final{withoutURL(err)}
@@ -138,8 +134,8 @@ func (s *Signed) put(ctx context.Context, room Room, file *os.File, size int64) 
 		r.Body = io.NopCloser(io.NewSectionReader(file, 0, size))
 		r.ContentLength = size
 	}
-	for name, values := range room.Header {
-		r.Header[http.CanonicalHeaderKey(name)] = values
+	for name, value := range room.Header { // the signature covers these headers
+		r.Header.Set(name, value)
 	}
 	body, err := s.send(r)
 	if err != nil {
@@ -149,8 +145,8 @@ func (s *Signed) put(ctx context.Context, room Room, file *os.File, size int64) 
 }
 
 // Delete makes the host remove the snapshot of a key; see [Store].
-func (s *Signed) Delete(ctx context.Context, key string, gen int64) error {
-	if err := s.cfg.Host.Forget(ctx, key, gen); err != nil {
+func (s *Signed) Delete(ctx context.Context, key string, _ int64) error {
+	if _, err := s.ask(ctx, key, frame.Snapshot{Op: frame.Forget}); err != nil {
 		return fmt.Errorf("delete the snapshot: %w", err)
 	}
 	return nil

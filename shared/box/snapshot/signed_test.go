@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/frame"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // bucket behaves like S3 for presigned GET and PUT. It is also the host that gives out the
@@ -24,6 +26,7 @@ type bucket struct {
 	objects map[string]string
 	sums    map[string]string // by object, as the runner sent them
 	newest  map[string]pointer
+	gen     int64
 	rooms   int
 	trouble []int // answers to the next requests
 	cut     bool  // the connection of the next answer is cut in the middle
@@ -83,46 +86,52 @@ func (b *bucket) sign(method, object string) string {
 	return b.url + "/" + object + "?" + signature + "&for=" + method
 }
 
-func (b *bucket) Newest(_ context.Context, key string, _ int64) (string, string, time.Time, error) {
+// ask answers as the host does, to a runner of the generation b.gen.
+func (b *bucket) ask(_ context.Context, f frame.Snapshot) (kept frame.Kept, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	p, ok := b.newest[key]
-	if !ok {
-		return "", "", time.Time{}, ErrNone
+	newest, ok := b.newest[f.Owner]
+	switch {
+	case f.Op == frame.Get && !ok:
+		return kept, storage.NotFound
+	case f.Op == frame.Get:
+		return frame.Kept{URL: b.sign(http.MethodGet, newest.Object), Sum: b.sums[newest.Object], Saved: time.Now().UnixMilli()}, nil
+	case f.Op == frame.Put:
+		b.rooms++
+		object := fmt.Sprintf("%x/%d-%d", f.Owner, b.gen, b.rooms)
+		b.sums[object] = f.Sum
+		return frame.Kept{Object: object, URL: b.sign(http.MethodPut, object), Header: map[string]string{"if-none-match": "*"}}, nil
+	case newest.Generation > b.gen:
+		if f.Op == frame.Done {
+			err = storage.Fenced
+		}
+		return kept, err
+	case f.Op == frame.Done:
+		b.newest[f.Owner] = pointer{b.gen, f.Object, ""}
+	default:
+		delete(b.newest, f.Owner)
 	}
-	return b.sign(http.MethodGet, p.Object), b.sums[p.Object], time.Now(), nil
-}
-
-func (b *bucket) Room(_ context.Context, key string, gen, _ int64, sum string) (Room, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.rooms++
-	object := fmt.Sprintf("%x/%d-%d", key, gen, b.rooms)
-	b.sums[object] = sum
-	return Room{Object: object, URL: b.sign(http.MethodPut, object), Header: http.Header{"if-none-match": {"*"}}}, nil
-}
-
-func (b *bucket) Commit(_ context.Context, key string, gen int64, object string) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.newest[key].Generation > gen {
-		return ErrStale
-	}
-	b.newest[key] = pointer{gen, object, ""}
-	return nil
-}
-
-func (b *bucket) Forget(_ context.Context, key string, gen int64) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.newest[key].Generation <= gen {
-		delete(b.newest, key)
-	}
-	return nil
+	return kept, nil
 }
 
 func (b *bucket) store(temp string) *Signed {
-	return NewSigned(SignedConfig{Host: b, Temp: temp, Pauses: []time.Duration{time.Millisecond, time.Millisecond}})
+	return NewSigned(SignedConfig{Ask: b.ask, Temp: temp, Pauses: []time.Duration{time.Millisecond, time.Millisecond}})
+}
+
+// aged tells the bucket which generation writes, as the connection of a runner does.
+type aged struct {
+	*Signed
+	b *bucket
+}
+
+func (a aged) Put(ctx context.Context, key string, gen int64, write func(io.Writer) error) error {
+	a.b.gen = gen
+	return a.Signed.Put(ctx, key, gen, write)
+}
+
+func (a aged) Delete(ctx context.Context, key string, gen int64) error {
+	a.b.gen = gen
+	return a.Signed.Delete(ctx, key, gen)
 }
 
 func TestSignedRefusesBytesThatWereNotPut(t *testing.T) {
@@ -132,7 +141,7 @@ func TestSignedRefusesBytesThatWereNotPut(t *testing.T) {
 	for object := range b.objects {
 		b.objects[object] = "two"
 	}
-	r, _, err := s.Get(t.Context(), "key", 1)
+	r, _, err := s.Get(t.Context(), "key")
 	must(t, err)
 	defer func() { _ = r.Close() }()
 	_, err = io.ReadAll(r)
@@ -159,7 +168,7 @@ func TestSignedGivesUpWhatIsRefused(t *testing.T) {
 		s := b.store(t.TempDir())
 		must(t, s.Put(t.Context(), "key", 1, text("one")))
 		b.trouble = []int{code, 503} // the second is for who tries again
-		if _, _, err := s.Get(t.Context(), "key", 1); err == nil || !strings.Contains(err.Error(), fmt.Sprint("answers ", code)) {
+		if _, _, err := s.Get(t.Context(), "key"); err == nil || !strings.Contains(err.Error(), fmt.Sprint("answers ", code)) {
 			t.Errorf("%d: %v", code, err)
 		}
 		b.trouble = []int{code, 503}
@@ -169,7 +178,7 @@ func TestSignedGivesUpWhatIsRefused(t *testing.T) {
 	}
 	b := newBucket(t)
 	b.newest["key"] = pointer{1, "expired", ""}
-	_, _, err := b.store(t.TempDir()).Get(t.Context(), "key", 1)
+	_, _, err := b.store(t.TempDir()).Get(t.Context(), "key")
 	is(t, ErrNone, err)
 }
 
@@ -194,19 +203,19 @@ func TestSignatureIsInNoError(t *testing.T) {
 	must(t, s.Put(t.Context(), "key", 1, text(strings.Repeat("x", 100_000))))
 	var errs []error
 	b.trouble = []int{403}
-	_, _, err := s.Get(t.Context(), "key", 1)
+	_, _, err := s.Get(t.Context(), "key")
 	errs = append(errs, err)
 	b.cut = true
-	r, _, err := s.Get(t.Context(), "key", 1)
+	r, _, err := s.Get(t.Context(), "key")
 	must(t, err)
 	_, err = io.ReadAll(r)
 	errs = append(errs, err, r.Close())
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, _, err = s.Get(ctx, "key", 1)
+	_, _, err = s.Get(ctx, "key")
 	errs = append(errs, err, s.Put(ctx, "key", 1, text("x")))
 	b.url = "http://127.0.0.1:1"
-	_, _, err = s.Get(t.Context(), "key", 1)
+	_, _, err = s.Get(t.Context(), "key")
 	errs = append(errs, err)
 	b.url = "http://bad host"
 	errs = append(errs, s.Put(t.Context(), "key", 1, text("x")))

@@ -62,7 +62,7 @@ var (
 type Store interface {
 	// Get opens the newest snapshot of a key, and returns the time at which it was saved. Get
 	// fails with [ErrNone] if there is no snapshot. The caller closes the snapshot.
-	Get(ctx context.Context, key string, gen int64) (snapshot io.ReadCloser, saved time.Time, err error)
+	Get(ctx context.Context, key string) (snapshot io.ReadCloser, saved time.Time, err error)
 
 	// Put calls the function write, and saves what write has written. The error is that of write,
 	// [ErrStale], or an error of the store. If Put fails, the previous snapshot is still there, or
