@@ -101,8 +101,7 @@ func AllSessions(ctx context.Context, s Sessions, tenant string, after ID) iter.
 
 func pages[K ~string, T any](after K, list func(after K, limit int) ([]T, error), id func(T) K) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
-		after := after
-		for page := firstPage; ; page = min(2*page, lastPage) {
+		for after, page := after, firstPage; ; page = min(2*page, lastPage) {
 			all, err := list(after, page)
 			for _, v := range all {
 				if !yield(v, nil) {

@@ -178,10 +178,7 @@ func (s *Store) Items(ctx context.Context, box storage.BoxID) ([]storage.Item, e
 		items = append(items, it)
 		return true, nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return items, nil
+	return items, err
 }
 
 // DeleteItem implements [storage.Items].
@@ -203,16 +200,13 @@ func (s *Store) DeleteItem(ctx context.Context, box storage.BoxID, id storage.St
 // the newest writes for a moment. It reads the whole index, which holds nothing else.
 func (s *Store) Due(ctx context.Context) ([]storage.BoxID, error) {
 	var due []storage.BoxID
-	err := s.scanIndex(ctx, dueIndex, func(r row) bool {
-		due = append(due, storage.BoxID(r.str("D")))
-		return true
-	})
+	err := s.scanIndex(ctx, dueIndex, func(r row) { due = append(due, storage.BoxID(r.str("D"))) })
 	slices.Sort(due)
 	return slices.Compact(due), err
 }
 
-// scanIndex calls visit for every row of an index, in no order, until visit returns false.
-func (q *requests) scanIndex(ctx context.Context, index string, visit func(row) bool) error {
+// scanIndex calls visit for every row of an index, in no order.
+func (q *requests) scanIndex(ctx context.Context, index string, visit func(row)) error {
 	in := &dynamodb.ScanInput{TableName: &q.table, IndexName: &index, ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal}
 	for {
 		out, err := ask(ctx, q, "Scan", q.client.Scan, in)
@@ -221,9 +215,7 @@ func (q *requests) scanIndex(ctx context.Context, index string, visit func(row) 
 		}
 		q.count("Scan", unitsOf(out.ConsumedCapacity), 0)
 		for _, r := range out.Items {
-			if !visit(r) {
-				return nil
-			}
+			visit(r)
 		}
 		if in.ExclusiveStartKey = out.LastEvaluatedKey; len(in.ExclusiveStartKey) == 0 {
 			return nil
@@ -264,8 +256,5 @@ func (s *Store) Parts(ctx context.Context, box storage.BoxID, frame string) ([]s
 		parts = append(parts, storage.Part{Box: box, Frame: frame, N: n, Data: r.bin("d"), Expires: r.expires()})
 		return true, nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return parts, nil
+	return parts, err
 }

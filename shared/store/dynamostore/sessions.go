@@ -160,11 +160,11 @@ func (s *Store) sessionKeys(ctx context.Context, tenant, afterKey string, limit 
 		if k := r.str("PK"); k > afterKey && strings.HasPrefix(k, sessionKey("")) && r.alive(now) { // the index also has other records of the tenant
 			keys = append(keys, k)
 		}
-		return tenant == "" || len(keys) < limit
+		return len(keys) < limit
 	}
 	var err error
 	if tenant == "" {
-		err = s.scanIndex(ctx, tenantIndex, collect)
+		err = s.scanIndex(ctx, tenantIndex, func(r row) { collect(r) })
 	} else {
 		err = s.queryTenant(ctx, tenantKey(tenant), afterKey, limit, collect)
 	}
