@@ -78,18 +78,13 @@ func TestBoxesAreToldHowToReachRegistriesAndNothingElse(t *testing.T) {
 func TestAnEndpointForTheNetworkHasNoSignInWithAnyName(t *testing.T) {
 	servers, _, err := serversfile.Parse([]byte(`{"mcpServers":{"one":{"command":"true"}}}`), "servers.json", nil)
 	commontest.OK(t, err)
-	for listen, want := range map[string]bool{"127.0.0.1:8787": true, "[::1]:8787": true, "0.0.0.0:8787": false, ":8787": false, "192.0.2.1:8787": false} {
-		t.Run(listen, func(t *testing.T) {
-			m := &machine{public: &listeners{Listen: listen, PublicURL: "http://127.0.0.1:8787", Access: AccessOAuth}}
-			s, err := m.tokens(servers)
-			if (err == nil) != want || want && s.Issuer != "http://127.0.0.1:8787" {
-				t.Errorf("%s: %+v, %v", listen, s, err)
-			}
-		})
-	}
-	// WebSockets are an endpoint, too.
-	m := &machine{public: &listeners{Listen: "127.0.0.1:8787", Sockets: "0.0.0.0:8788", Access: AccessOAuth}}
-	if _, err := m.tokens(servers); err == nil {
-		t.Error("the endpoint for WebSockets reaches the network")
+	for at, want := range map[[2]string]bool{ // for HTTP and for WebSockets
+		{"127.0.0.1:8787"}: true, {"[::1]:8787"}: true, {"0.0.0.0:8787"}: false, {":8787"}: false, {"192.0.2.1:8787"}: false, {"127.0.0.1:8787", "0.0.0.0:8788"}: false,
+	} {
+		m := &machine{public: &listeners{Listen: at[0], Sockets: at[1], PublicURL: "http://127.0.0.1:8787", Access: AccessOAuth}}
+		s, err := m.tokens(servers)
+		if (err == nil) != want || want && s.Issuer != "http://127.0.0.1:8787" {
+			t.Errorf("%s: %+v, %v", at, s, err)
+		}
 	}
 }

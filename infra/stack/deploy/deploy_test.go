@@ -85,11 +85,15 @@ func limits(total, free string) string {
 	return `{"AccountLimit":{"ConcurrentExecutions":` + total + `,"UnreservedConcurrentExecutions":` + free + `}}`
 }
 
-// usual returns an account with a thousand invocations and no stack.
-func usual(t *testing.T) *account {
+// usual returns an account with a thousand invocations. The arguments are what it says of its stack,
+// one after the other; without them, it has none at first.
+func usual(t *testing.T, stacks ...string) *account {
+	if stacks == nil {
+		stacks = []string{noStack, oldStack}
+	}
 	return &account{t: t, servers: `{"mcpServers": {"x": {"command": "a"}}}`, replies: map[string][]string{
 		"aws lambda get-account-settings":        {limits("1000", "1000")},
-		"aws cloudformation describe-stacks":     {noStack, oldStack},
+		"aws cloudformation describe-stacks":     stacks,
 		"aws configure get region":               {"eu-west-1"},
 		"aws ssm get-parameters-by-path":         {`["apigateway","dynamodb","ecr","fargate","lambda"]`},
 		"aws ec2 describe-vpcs":                  {`["vpc-1"]`},
@@ -157,8 +161,7 @@ func deployed(t *testing.T, a *account, section string, set func(*program), args
 func TestANewStackLeavesInvocationsForItsBoxes(t *testing.T) {
 	a := usual(t)
 	out := deployed(t, a, "default", nil, "up")
-	want := []string{"--config-env default --parameter-overrides Architecture=arm64 Concurrency=1000"}
-	commontest.Same(t, want, a.ran("sam deploy "))
+	commontest.Same(t, []string{"--config-env default --parameter-overrides Architecture=arm64 Concurrency=1000"}, a.ran("sam deploy "))
 	// The stack creates the image repository, so the image is pushed after sam deploy.
 	a.before("make sam-build ARCH=arm64", "sam deploy")
 	a.before("sam deploy", "make image ARCH=arm64 IMAGE=1.dkr.ecr/dormouse-repo:0ed538c1a2b3-1f126023 < word")
@@ -169,33 +172,25 @@ func TestANewStackLeavesInvocationsForItsBoxes(t *testing.T) {
 }
 
 func TestAStackKeepsItsProcessorAndGetsItsImageFirst(t *testing.T) {
-	a := usual(t)
-	a.replies["aws cloudformation describe-stacks"] = []string{oldStack}
+	a := usual(t, oldStack)
 	deployed(t, a, "dev", nil, "up", "LogDays=60")
-	want := []string{"--config-env dev --parameter-overrides Architecture=x86_64 Concurrency=1000 LogDays=60 RunnerImage=1.dkr.ecr/dormouse-repo:0ed538c1a2b3-a8d8ee71 Spot=true"}
-	got := a.ran("sam deploy ")
-	commontest.Same(t, want, got)
+	commontest.Same(t, []string{"--config-env dev --parameter-overrides Architecture=x86_64 Concurrency=1000 LogDays=60 RunnerImage=1.dkr.ecr/dormouse-repo:0ed538c1a2b3-a8d8ee71 Spot=true"}, a.ran("sam deploy "))
 	a.before("make sam-build ARCH=x86_64", "sam deploy")
 	a.before("make image ARCH=x86_64", "sam deploy")
 
-	// The tag tells apart what a user's variables of make put into the image.
-	locks, tags := t.TempDir(), map[string]bool{got[0]: true}
-	for i, vars := range [][2]string{{"BAKE", ""}, {"LOCKS", locks}, {"LOCKS", locks}, {"SERVERS", networkFile}} {
-		t.Run(vars[0], func(t *testing.T) {
-			commontest.OK(t, os.WriteFile(filepath.Join(locks, "a"), []byte{byte(i)}, 0o600))
-			t.Setenv(vars[0], vars[1])
-			a := usual(t)
-			a.replies["aws cloudformation describe-stacks"] = []string{oldStack}
-			deployed(t, a, "dev", nil, "up", "LogDays=60")
-			tags[a.ran("sam deploy ")[0]] = true
-		})
+	// The tag tells apart what the variables of make put into the image.
+	locks, tags := t.TempDir(), map[string]bool{}
+	for i, set := range [][2]string{{"ARCH", ""}, {"BAKE", ""}, {"LOCKS", locks}, {"LOCKS", locks}, {"SERVERS", networkFile}} {
+		t.Setenv(set[0], set[1])
+		commontest.OK(t, os.WriteFile(filepath.Join(locks, "a"), []byte{byte(i)}, 0o600))
+		a = usual(t, oldStack)
+		deployed(t, a, "dev", nil, "up")
+		tags[a.ran("sam deploy ")[0]] = true
 	}
-	if len(tags) != 5 {
-		t.Errorf("%d tags: %v", len(tags), tags)
-	}
+	commontest.Equal(t, 5, len(tags))
 
-	a = usual(t)
-	a.replies["aws cloudformation describe-stacks"], a.replies["aws ecr describe-images"] = []string{oldStack}, []string{"{}"}
+	a = usual(t, oldStack)
+	a.replies["aws ecr describe-images"] = []string{"{}"}
 	deployed(t, a, "dev", func(p *program) { p.arch = "arm64" }, "up")
 	if got := a.ran("sam deploy ")[0]; !strings.Contains(got, "Architecture=arm64") || len(a.ran("make image")) > 0 {
 		t.Errorf("a caller's own processor, and an image that is there: %s, %q", got, a.log)
@@ -328,8 +323,7 @@ func TestWhatWouldFailLaterIsRefusedFirst(t *testing.T) {
 
 func TestADeletionEndsWhatRunsFirstAndLeavesNothingOfItsOwn(t *testing.T) {
 	for _, purge := range []bool{false, true} {
-		a := usual(t)
-		a.replies["aws cloudformation describe-stacks"] = []string{oldStack}
+		a := usual(t, oldStack)
 		a.replies["aws cloudformation list-stacks"], a.replies["aws cloudformation delete-stack"] = []string{`["dormouse-boxes"]`}, []string{""}
 		a.replies["aws ecs list-tasks --cluster the-cluster --query"] = []string{`["t1","t2"]`, `["t2"]`, `[]`}
 		// Stopped tasks stay in the cluster until their networks are removed.
@@ -383,8 +377,7 @@ func TestADeletionEndsWhatRunsFirstAndLeavesNothingOfItsOwn(t *testing.T) {
 func TestADeletionIsConfirmed(t *testing.T) {
 	for typed, want := range map[string]string{"": "there is no terminal", "y\n": "not confirmed", "dormouse-dev\n": "not confirmed"} {
 		t.Run(typed, func(t *testing.T) {
-			a := usual(t)
-			a.replies["aws cloudformation describe-stacks"] = []string{oldStack}
+			a := usual(t, oldStack)
 			out, err := deploy(t, a, "default", func(p *program) {
 				if typed != "" {
 					p.in, p.purge = strings.NewReader(typed), true
@@ -398,8 +391,7 @@ func TestADeletionIsConfirmed(t *testing.T) {
 			}
 		})
 	}
-	a := usual(t)
-	a.replies["aws cloudformation describe-stacks"] = []string{strings.Replace(oldStack, `{"StackStatus"`, `{"EnableTerminationProtection":true,"StackStatus"`, 1)}
+	a := usual(t, strings.Replace(oldStack, `{"StackStatus"`, `{"EnableTerminationProtection":true,"StackStatus"`, 1))
 	if _, err := deploy(t, a, "prod", func(p *program) { p.yes = true }, "down"); err == nil || !strings.Contains(err.Error(), "make deploy CONFIG=prod ARGS=Protect=off") {
 		t.Error(err)
 	}
@@ -414,21 +406,18 @@ func TestAChangeIsConfirmedAtTheTerminal(t *testing.T) {
 		t.Errorf("%v, ran %q", err, a.log)
 	}
 	reviewed := `{"Stacks":[{"StackStatus":"REVIEW_IN_PROGRESS"}]}`
-	a = usual(t)
-	a.replies["aws cloudformation describe-stacks"] = []string{noStack, reviewed}
+	a = usual(t, noStack, reviewed)
 	if _, err := deploy(t, a, "prod", atTerminal, "up", "Spot=true"); err == nil || !strings.Contains(err.Error(), "nothing is deployed") {
 		t.Error(err)
 	}
 	// An update that is not confirmed is told by the time of the last one.
-	a = usual(t)
-	a.replies["aws cloudformation describe-stacks"] = []string{strings.Replace(oldStack, `{"StackStatus"`, `{"LastUpdatedTime":"2026-11-28T12:00:00Z","StackStatus"`, 1)}
+	a = usual(t, strings.Replace(oldStack, `{"StackStatus"`, `{"LastUpdatedTime":"2026-11-28T12:00:00Z","StackStatus"`, 1))
 	if out, err := deploy(t, a, "prod", atTerminal, "up"); err != nil || !strings.Contains(out, "is as it was") || strings.Contains(out, "keys create") {
 		t.Errorf("%v, %s", err, out)
 	}
 	for _, set := range []func(*program){atTerminal, func(p *program) { p.yes = true }} {
 		kept := strings.Replace(oldStack, `{"ParameterKey":"Boxes"`, `{"ParameterKey":"Protect","ParameterValue":"on"},{"ParameterKey":"RestoredTable","ParameterValue":"other"},{"ParameterKey":"Boxes"`, 1)
-		a = usual(t)
-		a.replies["aws cloudformation describe-stacks"] = []string{reviewed, kept}
+		a = usual(t, reviewed, kept)
 		a.replies["aws cloudformation update-termination-protection"], a.replies["aws dynamodb update-table"] = []string{""}, []string{""}
 		a.replies["aws dynamodb describe-table --table-name other"] = []string{"False"}
 		deployed(t, a, "prod", set, "up", "Spot=true")

@@ -159,10 +159,6 @@ func (p *program) tag(ctx context.Context, arch string) (string, error) {
 	if _, err := p.do(ctx, command{Name: "make", Args: []string{"runner-aws", "ARCH=" + arch}, Show: true}); err != nil {
 		return "", err
 	}
-	goarch := "arm64"
-	if arch == "x86_64" {
-		goarch = "amd64"
-	}
 	// Make exports these variables to this program and to the make image below, if the user sets them.
 	image := map[string]string{"SERVERS": "servers.json"}
 	for _, name := range []string{"BAKE", "LOCKS", "SERVERS"} {
@@ -170,7 +166,7 @@ func (p *program) tag(ctx context.Context, arch string) (string, error) {
 			image[name] = value
 		}
 	}
-	files := []string{"bin/linux-" + goarch + "/runner", image["SERVERS"]}
+	files := []string{"bin/linux-" + strings.Replace(arch, "x86_64", "amd64", 1) + "/runner", image["SERVERS"]}
 	if locks := image["LOCKS"]; locks != "" {
 		found, _ := filepath.Glob(locks + "/*") // the only error is one of the pattern
 		files = append(files, found...)

@@ -330,10 +330,7 @@ func TestRulesAreAskedAtSignInAndAtEachRefresh(t *testing.T) {
 	commontest.Contains(t, "the log", `"principal":"dev:eve"`, s.log.String())
 	q := s.browser().signIn(target, "ada", "eng, admins")
 	got := s.granted(redeeming(client, q.Get("code")))
-	refresh := got["refresh_token"].(string)
-	got = s.granted(refreshing(client, refresh))
-	rule := s.config.Allow["closed"]
-	rule.Groups = []string{"owners"}
-	s.config.Allow["closed"] = rule
+	got = s.granted(refreshing(client, got["refresh_token"].(string)))
+	s.config.Allow["closed"] = resourceserver.Rule{Groups: []string{"owners"}}
 	s.refusedWith(t, refreshing(client, got["refresh_token"].(string)), "invalid_grant")
 }
