@@ -14,20 +14,14 @@ func TestOnlyLoopbackHasNamesOfItsOwn(t *testing.T) {
 		"127.0.0.1:1": "", "localhost:1": "", "[::1]:1": "",
 		"0.0.0.0:1": "*", ":1": "*", "192.0.2.1:1": "*", "example.test:1": "*",
 	} {
-		t.Run(address, func(t *testing.T) {
-			if got := strings.Join(new(listeners).servedHosts(address), ","); got != want {
-				t.Errorf("%s is served under %q, want %q", address, got, want)
-			}
-		})
+		commontest.EqualIn(t, address+" is served under", want, strings.Join(new(listeners).servedHosts(address), ","))
 	}
 }
 
 func TestBehindAProxyItsNameIsServedAndThoseOfLoopback(t *testing.T) {
 	m := &listeners{PublicURL: "https://mcp.example:8443/"}
 	for _, address := range []string{"127.0.0.1:1", ":1"} {
-		if got := strings.Join(m.servedHosts(address), ","); got != "127.0.0.1,::1,localhost,mcp.example" {
-			t.Errorf("%s is served under %q", address, got)
-		}
+		commontest.EqualIn(t, address+" is served under", "127.0.0.1,::1,localhost,mcp.example", strings.Join(m.servedHosts(address), ","))
 	}
 }
 

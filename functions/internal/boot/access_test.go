@@ -27,8 +27,7 @@ func TestEverybodyIsLetInOnOneMachineOnlyAndOnRequestOnly(t *testing.T) {
 		t.Setenv(EnvLocal, test.local)
 		t.Setenv(envSAMLocal, test.sam)
 		var s wiring.Settings
-		err := access(&s)
-		if open := s.Open; open != test.open || (err != nil) != test.refused {
+		if err := access(&s); s.Open != test.open || (err != nil) != test.refused {
 			t.Errorf("%+v: %v, %v", test, s.Open, err)
 		}
 	}

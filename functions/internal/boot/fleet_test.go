@@ -28,9 +28,8 @@ func TestABoxGetsItsRunnerFromTheBucketOfTheStack(t *testing.T) {
 	servers, _, err := serversfile.Parse([]byte(`{"mcpServers":{}}`), "servers.json", nil)
 	commontest.OK(t, err)
 	sum := strings.Repeat("0", 64)
-	if _, err := openECS(fmt.Sprintf(boxPlace, "stack-bucket/runner/"+sum), servers); err != nil {
-		t.Error(err)
-	}
+	_, err = openECS(fmt.Sprintf(boxPlace, "stack-bucket/runner/"+sum), servers)
+	commontest.Check(t, err)
 	for _, wrong := range []string{"stack-bucket", "Not_A_Bucket/" + sum} {
 		if _, err := openECS(fmt.Sprintf(boxPlace, wrong), servers); err == nil {
 			t.Errorf("the runner at %q is taken", wrong)

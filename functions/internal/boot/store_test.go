@@ -25,9 +25,7 @@ func TestWhatIsDeployedHasNoSQLite(t *testing.T) {
 	const functions = "github.com/dormouse-mcp/dormouse/functions/..."
 	deps := func(tags string) string {
 		out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-tags", tags, functions).CombinedOutput()
-		if err != nil {
-			t.Fatalf("go list: %v\n%s", err, out)
-		}
+		commontest.OKIn(t, "go list says "+string(out), err)
 		return string(out)
 	}
 	deployed := deps("lambda.norpc,aws")

@@ -376,20 +376,18 @@ func TestADeletionEndsWhatRunsFirstAndLeavesNothingOfItsOwn(t *testing.T) {
 // A stack is deleted by who types its name, and a protected one by nobody.
 func TestADeletionIsConfirmed(t *testing.T) {
 	for typed, want := range map[string]string{"": "there is no terminal", "y\n": "not confirmed", "dormouse-dev\n": "not confirmed"} {
-		t.Run(typed, func(t *testing.T) {
-			a := usual(t, oldStack)
-			out, err := deploy(t, a, "default", func(p *program) {
-				if typed != "" {
-					p.in, p.purge = strings.NewReader(typed), true
-				}
-			}, "down")
-			if err == nil || !strings.Contains(err.Error(), want) || len(a.ran("aws lambda put"))+len(a.ran("sam")) > 0 {
-				t.Errorf("%q: %v, ran %q", typed, err, a.log)
+		a := usual(t, oldStack)
+		out, err := deploy(t, a, "default", func(p *program) {
+			if typed != "" {
+				p.in, p.purge = strings.NewReader(typed), true
 			}
-			if typed != "" && !strings.Contains(out, "with all sessions, keys and workspaces. Type its name, dormouse,") {
-				t.Errorf("the user is asked %s", out)
-			}
-		})
+		}, "down")
+		if err == nil || !strings.Contains(err.Error(), want) || len(a.ran("aws lambda put"))+len(a.ran("sam")) > 0 {
+			t.Errorf("%q: %v, ran %q", typed, err, a.log)
+		}
+		if typed != "" && !strings.Contains(out, "with all sessions, keys and workspaces. Type its name, dormouse,") {
+			t.Errorf("the user is asked %s", out)
+		}
 	}
 	a := usual(t, strings.Replace(oldStack, `{"StackStatus"`, `{"EnableTerminationProtection":true,"StackStatus"`, 1))
 	if _, err := deploy(t, a, "prod", func(p *program) { p.yes = true }, "down"); err == nil || !strings.Contains(err.Error(), "make deploy CONFIG=prod ARGS=Protect=off") {
