@@ -198,25 +198,28 @@ func offered(result json.RawMessage, subscribe bool) json.RawMessage {
 // modern sends the request to a server of 2026-07-28.
 func (x *exchange) modern(ctx context.Context) (json.RawMessage, *wire.Error, error) {
 	known, _ := recall(x.s.Servers, x.s.headers, x.s.URL)
-	result, fault, err := x.modernOnce(ctx, x.r.Method, x.r.Params, known)
-	if fault != nil && fault.Code == wire.CodeHeaderMismatch && x.r.Method == wire.MethodToolsCall {
+	m, err := x.modernOnce(ctx, x.r.Method, x.r.Params, known)
+	if x.r.Method == wire.MethodToolsCall && string(wire.Lookup(m.Error, "code")) == "-32020" {
 		// The server wants arguments repeated in headers, as its list of tools says.
 		params, _ := wire.Replace(json.RawMessage(`{"_meta":{}}`), wire.Lookup(x.r.Params, "_meta"), "_meta")
-		list, _, err := x.modernOnce(ctx, wire.MethodToolsList, params, nil)
-		if err != nil || list == nil {
-			return nil, fault, nil
+		if list, bad := x.modernOnce(ctx, wire.MethodToolsList, params, nil); bad == nil && list.Error == nil {
+			known = bridge.HeaderParams(list.Result)
+			remember(x.s.Servers, x.s.headers, x.s.URL, known)
+			m, err = x.modernOnce(ctx, x.r.Method, x.r.Params, known)
 		}
-		known = bridge.HeaderParams(list)
-		remember(x.s.Servers, x.s.headers, x.s.URL, known)
-		return x.modernOnce(ctx, x.r.Method, x.r.Params, known)
 	}
-	if err == nil && x.r.Method == wire.MethodDiscover && result != nil {
-		result = offered(result, false)
+	if err != nil {
+		return nil, nil, err
 	}
-	return result, fault, err
+	if x.r.Method == wire.MethodDiscover {
+		m.Result = offered(m.Result, false)
+	}
+	return x.answered(m)
 }
 
-func (x *exchange) modernOnce(ctx context.Context, method string, params, known json.RawMessage) (json.RawMessage, *wire.Error, error) {
+// modernOnce sends a request to a server of 2026-07-28, and returns the response. The argument known
+// says which headers the request has to have.
+func (x *exchange) modernOnce(ctx context.Context, method string, params, known json.RawMessage) (wire.Message, error) {
 	id := requestID()
 	m := wire.Message{Kind: wire.Request, Method: method, Params: params}
 	header := http.Header{}
@@ -230,67 +233,58 @@ func (x *exchange) modernOnce(ctx context.Context, method string, params, known 
 	}
 	talk, err := x.ask(ctx, wire.NewRequest(id, method, params), header)
 	if err != nil {
-		return x.answerOf(err)
+		return responseIn(err)
 	}
 	defer talk.close()
 	for {
 		e, err := talk.next(ctx)
 		if err != nil {
-			return nil, nil, err
+			return wire.Message{}, err
 		}
 		m, err := talk.read(e.Data, id)
 		switch {
 		case errors.As(err, new(*unreadable)):
-			return nil, nil, err
+			return wire.Message{}, err
 		case err != nil:
 		case m.Kind == wire.Notification:
 			if raw := bridge.PlainNotification(m); raw != nil {
 				x.r.Say(raw)
 			}
 		case m.Kind == wire.Response && wire.SameID(m.ID, id):
-			return m.Result, errorOf(m), nil
+			return m, nil
 		}
 	}
 }
 
-// answerOf returns the answer to a request that failed with err: the JSON-RPC error in a
-// refusal, or else err.
-func (x *exchange) answerOf(err error) (json.RawMessage, *wire.Error, error) {
+// responseIn returns the JSON-RPC response in err, a refusal. If there is none, it returns err.
+func responseIn(err error) (wire.Message, error) {
 	if refused, ok := errors.AsType[*refusal](err); ok && refused.raw != nil && !refused.first {
 		if m, bad := wire.Parse(refused.raw); bad == nil {
-			return x.answered(m)
+			return m, nil
 		}
 	}
-	return nil, nil, err
+	return wire.Message{}, err
 }
 
-// answered returns what the response m says.
+// answerOf returns the answer to a request that failed with err: the response in err, or else err.
+func (x *exchange) answerOf(err error) (json.RawMessage, *wire.Error, error) {
+	m, err := responseIn(err)
+	if err != nil {
+		return nil, nil, err
+	}
+	return x.answered(m)
+}
+
+// answered returns what the response m says. An error passes as it is in all versions, but for the
+// code of a resource that is missing.
 func (x *exchange) answered(m wire.Message) (json.RawMessage, *wire.Error, error) {
-	if x.passes() {
-		x.out.Whole = m.Raw
-		return nil, nil, nil
+	if m.Error == nil && !x.passes() {
+		return m.Result, nil, nil
 	}
-	return m.Result, errorOf(m), nil
-}
-
-// errorOf returns the error of a response, nil for a result.
-func errorOf(m wire.Message) *wire.Error {
-	if m.Error == nil {
-		return nil
+	if x.out.Whole = m.Raw; x.link.Era == eraModern && x.r.Legacy {
+		x.out.Whole, _ = wire.Replace(m.Raw, bridge.PlainFault(x.r.Method, m.Error), "error")
 	}
-	var e struct {
-		Code    int             `json:"code"`
-		Message string          `json:"message"`
-		Data    json.RawMessage `json:"data"`
-	}
-	if json.Unmarshal(m.Error, &e) != nil {
-		return failure(phaseCall, "the remote server answered with an error that is malformed")
-	}
-	out := &wire.Error{Code: wire.Code(e.Code), Message: e.Message}
-	if len(e.Data) > 0 {
-		out.Data = e.Data
-	}
-	return out
+	return nil, nil, nil
 }
 
 func requestID() json.RawMessage { return json.RawMessage(`"` + string(storage.NewID()) + `"`) }

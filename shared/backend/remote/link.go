@@ -221,7 +221,7 @@ func prefer(ctx context.Context, x *exchange) {
 // means that the server cannot be reached, wants a credential, or is busy.
 func (x *exchange) probe(ctx context.Context) (bool, error) {
 	meta := bridge.ReadLegacy(x.r.Init).Params(wire.MethodDiscover, nil, "", false)
-	result, fault, err := x.modernOnce(ctx, wire.MethodDiscover, meta, nil)
+	m, err := x.modernOnce(ctx, wire.MethodDiscover, meta, nil)
 	x.link.Session = ""
 	var refused *refusal
 	switch {
@@ -229,12 +229,8 @@ func (x *exchange) probe(ctx context.Context) (bool, error) {
 		return false, err
 	case err != nil && (unsent(err) || ctx.Err() != nil):
 		return false, err
-	case err != nil || fault != nil && fault.Code != wire.CodeUnsupportedVersion:
+	case err != nil:
 		return false, nil // a server of the legacy era may answer anything
-	}
-	m := wire.Message{Result: result}
-	if fault != nil {
-		m, _ = wire.Parse(wire.ErrorResponse(json.RawMessage("1"), fault)) // cannot fail: it is a JSON-RPC response
 	}
 	modern := bridge.ReadProbe(m)
 	if modern {
@@ -296,8 +292,9 @@ func (x *exchange) greeted(ctx context.Context, talk *conversation, id json.RawM
 	if err != nil {
 		return err
 	}
-	if fault := errorOf(m); fault != nil {
-		return &refusal{status: http.StatusOK, said: fault.Message, raw: m.Raw}
+	if m.Error != nil {
+		said, _ := wire.String(wire.Lookup(m.Error, "message"))
+		return &refusal{status: http.StatusOK, said: said, raw: m.Raw}
 	}
 	version, _ := wire.String(wire.Lookup(m.Result, "protocolVersion"))
 	if !slices.Contains(wire.LegacyVersions(), version) {

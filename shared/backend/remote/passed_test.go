@@ -226,3 +226,28 @@ func TestErrorToInitializeReachesTheClientAsItIs(t *testing.T) {
 		commontest.Equal(t, `{"jsonrpc":"2.0","id":0,`+fault+`}`, answer)
 	}
 }
+
+func TestErrorsPassBetweenVersionsAsTheyAre(t *testing.T) {
+	const clientMeta = `"_meta":{"` + wire.MetaProtocolVersion + `":"2026-07-28","` + wire.MetaClientCapabilities + `":{}}`
+	for server, greeting := range map[string]string{
+		wire.MethodInitialize: `{"protocolVersion":"2025-11-25","capabilities":{"prompts":{}},"serverInfo":{"name":"far","version":"1"}}`,
+		wire.MethodDiscover:   `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"prompts":{}},"ttlMs":0,"cacheScope":"private"}`,
+	} {
+		for _, fault := range []string{`"error":{"code":0,"message":"none","data":null,"more":{"n":1.50}}`, `"error":{"code":1.5,"message":"odd"}`} {
+			w := newWorld(t, storagetest.NewMemory(), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				answer := fault
+				if method, _ := wire.String(wire.Lookup(body, "method")); method == server {
+					answer = `"result":` + greeting
+				}
+				rw.Header().Set("Content-Type", wire.MediaJSON)
+				_, _ = fmt.Fprintf(rw, `{"jsonrpc":"2.0","id":%s,%s}`, wire.Lookup(body, "id"), answer)
+			}))
+			_, in := w.posts(wire.MethodInitialize, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`, "")
+			older, _ := w.posts("", `{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`, in)
+			newer, _ := w.posts(wire.MethodPromptsList, `{"jsonrpc":"2.0","id":1,"method":"prompts/list","params":{`+clientMeta+`}}`, "")
+			commontest.EqualIn(t, server+", the older client got", `{"jsonrpc":"2.0","id":1,`+fault+`}`, older)
+			commontest.EqualIn(t, server+", the newer client got", `{"jsonrpc":"2.0","id":1,`+fault+`}`, newer)
+		}
+	}
+}
