@@ -28,10 +28,17 @@ func from(t *testing.T, method, capabilities string) bridge.Request {
 
 // The pairs of a client of one era and a server of the other. Within an era capabilities
 // pass as they are, but for a process that is started for clients of the modern era.
-func TestExtensionsReachTheOtherEnd(t *testing.T) {
+func TestWhatBothErasHaveAPlaceForReachesTheOtherEnd(t *testing.T) {
 	legacy := bridge.ReadLegacy(json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{` + withTasks + `}}`))
-	discover := json.RawMessage(`{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{},` + withTasks + `},"_meta":{"mine":1.0,"` + wire.MetaServerInfo + `":{}}}`)
-	handshake := json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{},` + withTasks + `},"_meta":{"mine":1.0}}`)
+	discover := json.RawMessage(`{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{},` + withTasks + `},"_meta":{"mine":1.0,"` + wire.MetaServerInfo + `":{}},"more":[1.50]}`)
+	handshake := json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{},` + withTasks + `},"_meta":{"mine":1.0},"more":[1.50]}`)
+	turn := bridge.NewTurn(from(t, "tools/call", `{"roots":{}}`), "s", nil, bridge.State{})
+	turn.Take(storage.Event{Index: 1, Raw: []byte(`{"jsonrpc":"2.0","id":"q","method":"roots/list","params":{"_meta":{"mine":1.0,"progressToken":1,"io.modelcontextprotocol/related-task":{}},"more":[1.50]}}`)})
+	inputs, _, _ := bridge.ReadInputs(json.RawMessage(`{"inputRequests":{"q":{"method":"roots/list","params":{"_meta":{"mine":1.0},"more":[1.50]}}}}`))
+	_, asked, fault := bridge.ReadLegacy(json.RawMessage(`{"capabilities":{"roots":{}}}`)).Ask("s", 1, 0, 0, inputs)
+	if fault != nil {
+		t.Fatal(fault)
+	}
 	const superset = `"roots":{},"sampling":{"context":{},"tools":{}},"elicitation":{"form":{},"url":{}}`
 	of := func(raw json.RawMessage, path ...string) string { return string(wire.Lookup(raw, path...)) }
 	for name, tt := range map[string]struct{ got, want string }{
@@ -44,6 +51,10 @@ func TestExtensionsReachTheOtherEnd(t *testing.T) {
 		"2026 to 2026, the server, with our tasks": {of(bridge.Discover(legacy.Initialize(discover), true), "capabilities", "extensions", "io.modelcontextprotocol/tasks"), `{}`},
 		"2025 to 2026, _meta of the server":        {of(legacy.Initialize(discover), "_meta"), `{"mine":1.0}`},
 		"2026 to 2025, _meta of the server":        {of(bridge.Discover(handshake, false), "_meta"), `{"mine":1.0}`},
+		"2025 to 2026, more of the server":         {of(legacy.Initialize(discover), "more"), `[1.50]`},
+		"2026 to 2025, more of the server":         {of(bridge.Discover(handshake, false), "more"), `[1.50]`},
+		"2025 to 2026, a question":                 {of(asked[0], "params"), `{"_meta":{"mine":1.0},"more":[1.50]}`},
+		"2026 to 2025, a question":                 {of(turn.Required("s"), "result", "inputRequests", "q", "params"), `{"_meta":{"mine":1.0},"more":[1.50]}`},
 	} {
 		commontest.SameIn(t, name, tt.want, tt.got)
 	}

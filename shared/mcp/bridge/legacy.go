@@ -93,13 +93,9 @@ func (l Legacy) Initialize(discover json.RawMessage) json.RawMessage {
 		{"capabilities", withoutTasks(capabilities.without("tasks")).encode()},
 		{"serverInfo", info},
 	}
-	if instructions := wire.Lookup(discover, "instructions"); instructions != nil {
-		o = append(o, member{"instructions", instructions})
-	}
-	if meta := wire.Lookup(discover, "_meta"); meta != nil {
-		o = append(o, member{"_meta", meta}).withoutMeta(isServerInfo)
-	}
-	return o.encode()
+	said, _ := objectOf(discover)
+	said = said.without("resultType", "supportedVersions", "ttlMs", "cacheScope", "protocolVersion", "capabilities", "serverInfo")
+	return append(o, said.withoutMeta(isServerInfo)...).encode()
 }
 
 func isServerInfo(key string) bool { return key == wire.MetaServerInfo }

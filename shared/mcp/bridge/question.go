@@ -29,10 +29,8 @@ type Answer struct {
 // because go-sdk 1.8 cannot read an entry without params.
 func (q question) input() json.RawMessage {
 	params, _ := objectOf(q.params)
-	return object{
-		{"method", text(q.method)},
-		{"params", params.without("_meta", "elicitationId", "task").encode()},
-	}.encode()
+	params = params.without("elicitationId", "task").withoutMeta(func(key string) bool { return isModern(key) || key == wire.MetaProgressToken })
+	return object{{"method", text(q.method)}, {"params", params.encode()}}.encode()
 }
 
 // needs returns the capability, as a path, that a client must have declared to get this

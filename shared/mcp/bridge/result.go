@@ -103,11 +103,8 @@ func Discover(handshake json.RawMessage, tasks bool) json.RawMessage {
 		// The tasks of 2025-11-25 are not the tasks of the extension.
 		{"capabilities", capabilities.without("tasks").encode()},
 	}
-	for _, key := range []string{"instructions", "ttlMs", "_meta"} {
-		if value := wire.Lookup(handshake, key); value != nil {
-			o = append(o, member{key, value})
-		}
-	}
+	said, _ := objectOf(handshake)
+	o = append(o, said.without("resultType", "supportedVersions", "protocolVersion", "capabilities", "serverInfo")...)
 	return Result(wire.MethodDiscover, o.encode(), ServerInfo(handshake))
 }
 

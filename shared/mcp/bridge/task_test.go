@@ -30,7 +30,7 @@ func TestTaskSaysWhatBecameOfItsCall(t *testing.T) {
 		asked    = `"id":"q1","method":"elicitation/create","params":{"message":"m","_meta":{"x":1}}`
 		progress = `"method":"notifications/progress","params":{"progress":1,"message":"half"}`
 		end      = `"id":"` + string(taskStream) + `",`
-		input    = `"inputRequests":{"q1":{"method":"elicitation/create","params":{"message":"m"}}}`
+		input    = `"inputRequests":{"q1":{"method":"elicitation/create","params":{"message":"m","_meta":{"x":1}}}}`
 	)
 	for _, tt := range []struct {
 		name, abilities string
