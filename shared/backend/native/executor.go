@@ -116,13 +116,12 @@ func (r *run) urge(question []byte) {
 	r.said.hurry()
 }
 
-// tells passes on notifications to a server that runs elsewhere: those of extensions, and
-// notifications/roots/list_changed of a legacy client. The invocation lasts until the server has
-// them.
+// tells passes on notifications to a server that runs elsewhere: those of extensions, and all of a
+// legacy client that Dormouse does not serve itself. The invocation lasts until the server has them.
 func (k *Backend) tells(ctx context.Context, d sessions.Delivery, server Hosted, msgs []wire.Message) {
 	for _, m := range msgs {
-		roots := m.Method == wire.NotifyRootsChanged && d.Client.Transport != storage.Modern
-		if server.Remote == nil || m.Kind != wire.Notification || !roots && !wire.OfExtension(m.Method) {
+		passes := d.Client.Transport != storage.Modern && m.Method != wire.NotifyInitialized && m.Method != wire.NotifyCancelled
+		if server.Remote == nil || m.Kind != wire.Notification || !passes && !wire.OfExtension(m.Method) {
 			continue
 		}
 		in, ended := &environment{k: k, record: d.Client, server: server}, begun(ctx)

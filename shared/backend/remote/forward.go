@@ -38,7 +38,7 @@ func (s *server) Tell(ctx context.Context, r native.Request) {
 		raw = wire.NewNotification(r.Method, r.Params)
 	}
 	switch {
-	case x.link.Era == eraModern && !roots:
+	case x.link.Era == eraModern && wire.OfExtension(r.Method):
 		header := x.sessionHeader()
 		header.Set(wire.HeaderMethod, r.Method)
 		_ = post(ctx, x, x.url, raw, header) // a notification may be lost

@@ -67,7 +67,7 @@ func (u *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		w.Header().Set("Content-Type", wire.MediaJSON)
 		_, _ = io.WriteString(w, greeting)
-	case m.Method == wire.NotifyCancelled, m.Method == wire.NotifyRootsChanged:
+	case m.Kind == wire.Notification && m.Method != wire.NotifyInitialized:
 		u.hear(body)
 	case m.Kind == wire.Request:
 		u.hear(body)
@@ -200,6 +200,7 @@ func TestNotificationsAndLevelsOfAClientReachAnOlderServerAsTheyAre(t *testing.T
 	<-up.heard
 	for _, message := range []string{
 		`"method":"notifications/cancelled","params":{"requestId":0,"reason":"tired","more":{"n":1.50},"_meta":{"k":1}}`,
+		`"method":"notifications/progress","params":{"progressToken":"q","progress":1.50,"more":1}`,
 		`"method":"notifications/roots/list_changed","params":{"more":1,"_meta":{"k":1}}`,
 		`"id":0,"method":"logging/setLevel","params":{"level":"trace","more":1,"_meta":{"k":1}}`,
 	} {
