@@ -634,6 +634,9 @@ func TestAMachineTellsWhatItKnowsBesideTheStore(t *testing.T) {
 	if s := all.Servers[0]; s.State != api.Failed || s.Why != "no key" {
 		t.Errorf("after a start for the tenant failed, the server is %+v", s)
 	}
+	if p.ask("owner", "GET", "/api/v1/servers", "", &all); all.Servers[0].Start != api.FailedLast || strings.Contains(all.Servers[0].Why, "eyes") {
+		t.Errorf("the owner sees of another tenant's failure %+v", all.Servers[0])
+	}
 	if p.ask("narrow", "GET", "/api/v1/servers", "", &all); len(all.Servers) != 0 {
 		t.Errorf("a key for another server sees %+v", all)
 	}

@@ -64,7 +64,8 @@ func (x *exchange) status() (Status, error) {
 	return s, nil
 }
 
-// ownFailures returns the failed servers whose last start for the caller's tenant failed, and why.
+// ownFailures returns the failed servers whose last start for the caller's tenant failed, and why. For
+// an owner, it adds those that only other tenants have started.
 func (x *exchange) ownFailures(all map[string]string) (map[string]string, error) {
 	own := map[string]string{}
 	for server := range all {
@@ -75,7 +76,9 @@ func (x *exchange) ownFailures(all map[string]string) (map[string]string, error)
 		if err != nil {
 			return nil, err
 		}
-		if len(last) > 0 && last[0].Failed {
+		if len(last) == 0 && x.caller.owns() {
+			own[server] = "its last start, for another tenant, failed" // the reason may quote that tenant
+		} else if len(last) > 0 && last[0].Failed {
 			own[server] = last[0].Reason
 		}
 	}
