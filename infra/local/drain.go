@@ -133,7 +133,8 @@ func haltBoxes(ctx context.Context, m *machine, told map[string]time.Time) (run 
 		if err != nil || b.State != storage.Awake || time.Since(told[t.ID]) < tellAgain {
 			continue
 		}
-		if _, err := halt(ctx, b.ID, frame.Halt{By: "the end of dormouse run", In: drainWithin.Milliseconds(), Keep: true}); err != nil {
+		_, alone := m.public.use.idleSince()
+		if _, err := halt(ctx, b.ID, frame.Halt{By: "the end of dormouse run", In: drainWithin.Milliseconds(), Keep: true, Alone: alone}); err != nil {
 			m.log.Warn("a box could not be told that the machine ends", "box", t.Box, "error", err)
 			continue
 		}

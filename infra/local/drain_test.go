@@ -74,7 +74,7 @@ func TestACallInABoxIsInFlightOnlyAsLongAsItsBox(t *testing.T) {
 // haltable is a machine with one box, whose runner never ends.
 type haltable struct {
 	*stub
-	halt func() (up bool, err error)
+	halt func(frame.Halt) (up bool, err error)
 }
 
 func (h *haltable) Boxes() []fleet.Status {
@@ -82,7 +82,7 @@ func (h *haltable) Boxes() []fleet.Status {
 }
 
 func (h *haltable) Operators() api.Options {
-	return api.Options{Acts: api.Acts{Halt: func(context.Context, storage.BoxID, frame.Halt) (bool, error) { return h.halt() }}}
+	return api.Options{Acts: api.Acts{Halt: func(_ context.Context, _ storage.BoxID, f frame.Halt) (bool, error) { return h.halt(f) }}}
 }
 
 // A process that started when its box had just been told to end does not know that. The runner of
@@ -93,13 +93,16 @@ func TestBoxesAreToldToEndUntilTheyAreAsleep(t *testing.T) {
 		box := storage.Box{ID: "local/one", Tenant: "local", Server: "one", Gen: 1, State: storage.Awake}
 		commontest.OK(t, f.store.SaveBox(t.Context(), box))
 		halts := 0
-		m.functions = &haltable{f, func() (bool, error) {
+		m.functions = &haltable{f, func(h frame.Halt) (bool, error) {
+			commontest.EqualIn(t, "no client is connected", halts == 1, h.Alone)
+			m.public.use.add(false, -1)
 			if halts++; halts == 2 {
 				box.Rev, box.State = 1, storage.Asleep
 				commontest.Check(t, f.store.SaveBox(t.Context(), box))
 			}
 			return true, nil
 		}}
+		m.public.use.add(false, 1)
 		told, begun := map[string]time.Time{}, time.Now()
 		for haltBoxes(t.Context(), m, told) && time.Since(begun) < drainWithin {
 			time.Sleep(100 * time.Millisecond)

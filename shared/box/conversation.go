@@ -139,6 +139,16 @@ func (c *conversation) own() int64 {
 // client that has gone never answers.
 func (c *conversation) idle() bool { return len(c.requests) == 0 }
 
+// waits reports whether requests are in flight and each of them waits for an answer of its client.
+func (c *conversation) waits() bool {
+	for _, r := range c.requests {
+		if r.passed == nil || r.asked == 0 {
+			return false
+		}
+	}
+	return !c.idle()
+}
+
 // # Messages from clients
 
 // add registers a request of a client, or returns the error with which the request is refused.

@@ -9,7 +9,8 @@ import (
 // Halt stops processes; their sessions stay.
 //
 // Calls that are still in flight after h.Within end with an error of phase box_unavailable, which
-// gives h.By to the client. If the session shares its process, the process goes on, and only the
+// gives h.By to the client. If h.Alone is true and all calls of a process wait for answers of
+// clients, they end at once. If the session shares its process, the process goes on, and only the
 // calls of that session end.
 func (b *Box) Halt(h frame.Halt) {
 	b.mu.Lock()
@@ -18,8 +19,12 @@ func (b *Box) Halt(h frame.Halt) {
 	drain := func(g *group) {
 		for _, p := range g.live {
 			p.nap.discard = p.nap.discard || !h.Keep
+			within := timeout
+			if h.Alone && p.conv.waits() {
+				within = 0
+			}
+			p.drain(why, within)
 		}
-		g.drain(why, timeout)
 	}
 	if h.Session == "" {
 		for _, g := range b.groups {

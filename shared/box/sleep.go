@@ -75,15 +75,7 @@ func (n *nap) close() {
 // waits reports whether the process may sleep although requests are open: it can be frozen, and
 // each of the requests waits for an answer of its client.
 func (p *process) waits() bool {
-	if p.state != ready || p.nap.control == nil || len(p.conv.requests) == 0 || len(p.held.lines) > 0 {
-		return false
-	}
-	for _, r := range p.conv.requests {
-		if r.passed == nil || r.asked == 0 {
-			return false
-		}
-	}
-	return true
+	return p.state == ready && p.nap.control != nil && len(p.held.lines) == 0 && p.conv.waits()
 }
 
 // bury records in n.dead the requests that the box ends while the process still works on them.

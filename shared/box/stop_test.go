@@ -209,6 +209,17 @@ func TestHaltLetsCallsInFlightEnd(t *testing.T) {
 	r.another(first, r.result(next))
 }
 
+// A call that asks its client something gets no time if nobody can answer.
+func TestHaltWithoutAClientAwaitsNoAnswer(t *testing.T) {
+	r := newRig(t, "normal")
+	hang := r.callAs("t", "1", "hang", "0")
+	asks := r.call("1", "ask", `"e"`)
+	r.event(t, asks)
+	r.Halt(frame.Halt{By: "ada", In: time.Hour.Milliseconds(), Alone: true})
+	r.fails(asks, PhaseBoxUnavailable, stoppedByAda)
+	commontest.EqualIn(t, "another call is in flight", true, r.isOpen("t", hang))
+}
+
 // An order that comes late, as that of a machine that drains after it was told to end at once,
 // gives no more time.
 func TestTheHaltThatGivesLessTimeCounts(t *testing.T) {

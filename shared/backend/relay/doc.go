@@ -49,7 +49,7 @@
 //	bye-ok  link
 //	answer  session question + payload   a client's response to a question; may come twice
 //	stop    session              end the session's process: the client sent DELETE
-//	halt    [session] by [in] [keep]  stop the session's process, or all
+//	halt    [session] by [in] [keep] [alone]  stop the session's process, or all
 //	yield                        end the process that has been idle longest, and sleep soon: the memory is needed
 //	drain   in                   connect anew at a random moment within so many milliseconds
 //	part-ok frame n
@@ -168,9 +168,10 @@
 // halt stops processes, and their sessions stay: the next message of a session starts another
 // process. Without session it is about all processes of the box, and the runner then says bye as
 // soon as it has nothing to do. Calls in flight have as many milliseconds to end as the field in
-// says. The calls that are left end with an error that has the text of the field by. With keep, as at
-// the end of dormouse run, the next process may go on with the memory of this one; else it starts
-// afresh. There is no answer to halt.
+// says. With alone, no client is connected, and a process whose calls all wait for answers of clients
+// gets no time. The calls that are left end with an error that has the text of the field by. With
+// keep, as at the end of dormouse run, the next process may go on with the memory of this one; else
+// it starts afresh. There is no answer to halt.
 //
 // # Memory
 //

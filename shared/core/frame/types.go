@@ -274,6 +274,7 @@ type Halt struct {
 	By      string     `json:"by"`                // the operator's name, or the reason, for texts that clients get
 	In      int64      `json:"in,omitempty"`      // milliseconds that calls in flight may take to end
 	Keep    bool       `json:"keep,omitempty"`    // the next process may go on with the memory of this one; else it starts afresh
+	Alone   bool       `json:"alone,omitempty"`   // no client is connected that could answer a question
 }
 
 // Within is how long calls in flight may take to end, an hour at most.
