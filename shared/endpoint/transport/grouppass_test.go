@@ -2,6 +2,7 @@ package transport_test
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +30,29 @@ func TestARequestForNoServerOfAGroupIsAnswered(t *testing.T) {
 		c.post(`{"jsonrpc":"2.0","id":5,"method":"logging/setLevel","params":{"level":"loud"}}`).is(t, "an unknown level", 200, wire.CodeInvalidParams)
 		w.do(ask{path: "/mcp", method: "of/nobody"}.request()).is(t, "in 2026-07-28", 404, wire.CodeMethodNotFound)
 		w.silent()
+	})
+}
+
+// A batch is for one server, or none of its requests is for a server.
+func TestABatchAtAGroup(t *testing.T) {
+	grouped(t, 2, nil, func(t *testing.T, w *world) {
+		c := w.openGroup()
+		c.version = wire.V20250326
+		const ping = `{"jsonrpc":"2.0","id":"p","method":"ping"}`
+		pong, done := `{"jsonrpc":"2.0","id":"p","result":{}}`, strings.Trim(c.call("s0__echo").body, "[]")
+		for sent, want := range map[string]string{
+			ping:                     pong,
+			ping + "," + ping:        pong + "," + pong,
+			initialized:              "",
+			initialized + "," + ping: pong,
+			ping + `,{"jsonrpc":"2.0","id":"r","method":"of/nobody"}`: pong + `,{"jsonrpc":"2.0","id":"r","error":{"code":-32601,"message":"there is no method of/nobody at the address of several servers"}}`,
+			callOf("s0__echo"): done,
+		} {
+			if a := c.post("[" + sent + "]"); strings.Trim(a.body, "[]") != want || a.status > http.StatusAccepted {
+				t.Errorf("%s: got %d %s", sent, a.status, a.body)
+			}
+		}
+		c.post("["+callOf("s0__echo")+","+ping+"]").is(t, "for a server and for none", 400, wire.CodeInvalidRequest)
 	})
 }
 

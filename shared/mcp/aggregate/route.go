@@ -3,7 +3,7 @@ package aggregate
 import (
 	"context"
 	"errors"
-	"slices"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -48,24 +48,49 @@ func (g *Group) Route(ctx context.Context, id storage.ID, msgs []wire.Message, b
 	}}, nil
 }
 
-// routeBatch routes a batch (2025-03-26), whose messages must all be for one member.
+// routeBatch routes a batch (2025-03-26). Its messages must all be for one member, or none of its
+// requests may be for a member.
 func (g *Group) routeBatch(ctx context.Context, id storage.ID, msgs []wire.Message) (sessions.Routed, error) {
-	var to string
-	own := slices.Clone(msgs)
+	batch := sessions.Routed{Caller: g.As, Session: id, Messages: msgs, Batch: true}
+	var routes []sessions.Routed
+	var own []wire.Message
+	one, asks := true, false // all are for one server, or for the group; a request is for a server
 	for i, m := range msgs {
-		t, err := g.target(ctx, id, m)
-		if err != nil {
-			return sessions.Routed{}, err
+		r, err := g.Route(ctx, id, msgs[i:i+1], false)
+		if answer, ok := errors.AsType[*wire.Error](err); ok {
+			r = batch
+			r.Accept = func(context.Context) (sessions.Response, error) { return nil, answer }
+		} else if err != nil {
+			return r, err
 		}
-		if t.Member == "" || i > 0 && t.Member != to {
-			return sessions.Routed{}, storage.Errorf(storage.Invalid, "the messages of this batch are not all for one server; send each in a request of its own")
-		}
-		to = t.Member
-		if own[i], err = t.Message(m); err != nil {
-			return sessions.Routed{}, err
-		}
+		routes, own = append(routes, r), append(own, r.Messages...)
+		one, asks = one && r.Session == routes[0].Session, asks || r.Session != id && m.Kind == wire.Request
 	}
-	return g.to(id, to, own, true)
+	switch {
+	case asks && one:
+		return g.to(id, routes[0].Caller.Server.Name, own, true)
+	case asks:
+		return batch, storage.Errorf(storage.Invalid, "the messages of this batch are not all for one server; send each in a request of its own")
+	}
+	batch.Accept = func(ctx context.Context) (sessions.Response, error) {
+		var answers [][]byte
+		for i, r := range routes {
+			call, err := r.Accept(ctx)
+			if answer, ok := errors.AsType[*wire.Error](err); ok {
+				answers = append(answers, wire.ErrorResponse(msgs[i].ID, answer))
+			} else if err != nil {
+				return nil, err
+			} else if call != nil {
+				events, _ := call.Next(ctx, time.Now()) // the group's own answer is there at once
+				answers = append(answers, events[0].Raw)
+			}
+		}
+		if len(answers) == 0 {
+			return nil, nil
+		}
+		return g.Host.Immediate(g.As, id, answers...), nil
+	}
+	return batch, nil
 }
 
 // to routes messages to a member. If the client has no session with the member yet, Accept opens it.
