@@ -44,7 +44,7 @@ func TestLegacyClientMeetsALegacyServer(t *testing.T) {
 		`{"jsonrpc":"2.0","id":7,"method":"prompts/get","params":{"name":"greet"}}`:                      `"code":-32603`,
 		`{"jsonrpc":"2.0","id":9007199254740993,"method":"tools/call","params":{"name":"none"}}`:         `"id":9007199254740993,"error":{"code":-32602`,
 		`{"jsonrpc":"2.0","id":9007199254740993,"method":"tools/call","params":{"name":"echo"}}`:         `"id":9007199254740993,"result"`,
-		`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"panics"}}`:                      `"code":-32603,"message":"runtime: the server panicked: oh; the log has`,
+		`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"panics"}}`:                      `"code":-32603,"message":"server \"demo\": it panicked: oh; the log has`,
 		`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","arguments":{"text":1}}}`: `"isError":true`,
 	} {
 		if got := c.post(request).last(t); !strings.Contains(got, want) {

@@ -57,13 +57,13 @@ func readLater(state json.RawMessage) (at time.Time, own json.RawMessage, ok boo
 // ask records that a call goes on when its client has answered or its pause is over. If the call may
 // not ask or pause, ask returns its error response.
 func (r *run) ask(a *asking) []byte {
-	most, why := storage.MaxRounds, "the server has asked too often"
+	most, why := storage.MaxRounds, "it has asked too often"
 	asks := len(a.inputs) + len(a.whole)
 	if asks == 0 {
 		most, why = maxPauses, "the call has paused too often"
 	}
 	if r.round >= most {
-		return wire.ErrorResponse(a.id, failure(phaseToolCall, why))
+		return wire.ErrorResponse(a.id, r.in.failure(phaseToolCall, why))
 	}
 	if asks > 0 {
 		first := 0
@@ -71,7 +71,7 @@ func (r *run) ask(a *asking) []byte {
 			first += len(other.asked)
 		}
 		if first+asks > maxAsked {
-			return wire.ErrorResponse(a.id, failure(phaseToolCall, "the server asks for too much at a time"))
+			return wire.ErrorResponse(a.id, r.in.failure(phaseToolCall, "it asks for too much at a time"))
 		}
 		var fault *wire.Error
 		client := bridge.ReadLegacy(r.in.record.Init)
