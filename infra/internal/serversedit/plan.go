@@ -160,7 +160,7 @@ func (im importer) one(s Theirs, taken map[string]bool) (Item, error) {
 		return item, err
 	}
 	item.Moved = slices.Clone(im.env.Added()[before:])
-	item.Unset, item.Absent, item.Ignored = im.unset(e), im.absent(e), e.Ignored
+	item.Unset, item.Absent, item.Ignored = im.unset(item.Name, e), im.absent(e), e.Ignored
 	return item, im.f.Set(item.Name, e)
 }
 
@@ -176,20 +176,6 @@ func ValidName(name string) string {
 		return name + "-server"
 	}
 	return name
-}
-
-// replaceValues replaces each value v of the entry by use(v).
-func (e *Entry) replaceValues(use func(string) string) {
-	e.Command, e.Cwd, e.EnvFile, e.URL = use(e.Command), use(e.Cwd), use(e.EnvFile), use(e.URL)
-	for i := range e.Headers {
-		e.Headers[i].Value = use(e.Headers[i].Value)
-	}
-	for i := range e.Args {
-		e.Args[i] = use(e.Args[i])
-	}
-	for i := range e.Env {
-		e.Env[i].Value = use(e.Env[i].Value)
-	}
 }
 
 // secret reports whether a value refers to an input of VS Code that is marked as a password.
@@ -229,30 +215,28 @@ func (e *Entry) Rebase(folder, serversFolder string, exists func(path string) bo
 	}
 }
 
-// unset returns the variables that an entry refers to and that have neither a value nor a default.
-func (im importer) unset(e Entry) (all []Unset) {
-	e.Args, e.Env, e.Headers = slices.Clone(e.Args), slices.Clone(e.Env), slices.Clone(e.Headers)
-	e.replaceValues(func(s string) string {
-		for _, m := range regexp.MustCompile(`\$\{(env:|input:)?([^{}]*)\}`).FindAllStringSubmatch(s, -1) {
-			kind, name := m[1], m[2]
-			if kind == "input:" {
-				name = serversfile.InputVariable(name)
-			}
-			if _, ok := im.env.Lookup(name); ok || !serversfile.IsVariable(name) || slices.Contains([]string{"workspaceFolder", "userHome", "pathSeparator"}, name) {
+// unset returns the variables without which a server cannot be served, and that have no value.
+func (im importer) unset(name string, e Entry) (all []Unset) {
+	e.Disabled, e.Enabled = nil, nil // a server that is off lacks nothing
+	c, _, err := serversfile.ParseHere(fileOf(name, e.JSON()), filepath.Join(im.o.Folder, "servers.json"), im.env.Lookup)
+	if err != nil {
+		return nil // the file as a whole is what fileOf writes
+	}
+	for _, r := range c.Rejected() {
+		for _, wrong := range r.Errors {
+			v := wrong.Lacks
+			if v == nil || slices.ContainsFunc(all, func(o Unset) bool { return o.Variable == v.Name }) {
 				continue
 			}
-			u := Unset{Variable: name, Secret: true}
+			u := Unset{Variable: v.Name, Secret: true}
 			for _, in := range im.src.Inputs {
-				if serversfile.InputVariable(in.ID) == name {
+				if serversfile.InputVariable(in.ID) == v.Name {
 					u.What, u.Secret = in.Description, in.Secret
 				}
 			}
-			if !slices.ContainsFunc(all, func(o Unset) bool { return o.Variable == name }) {
-				all = append(all, u)
-			}
+			all = append(all, u)
 		}
-		return s
-	})
+	}
 	return all
 }
 

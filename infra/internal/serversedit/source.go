@@ -266,12 +266,11 @@ func (src Source) expand(entry []byte, project, dollar bool) []byte {
 // wrong returns why a server cannot be hosted even if all variables are set, or "" if it can.
 func (s Theirs) wrong(path string) string {
 	set := func(string) (string, bool) { return "http://set", true } // a valid value for every variable, also where the file needs a URL
-	file := encode([]member{{"mcpServers", encode([]member{{ValidName(s.Name), s.JSON}})}})
 	parse := serversfile.Parse
 	if filepath.IsAbs(path) {
 		parse = serversfile.ParseHere
 	}
-	c, _, err := parse(file, filepath.Join(filepath.Dir(path), "servers.json"), set)
+	c, _, err := parse(fileOf(ValidName(s.Name), s.JSON), filepath.Join(filepath.Dir(path), "servers.json"), set)
 	if err != nil {
 		return err.Error()
 	}
@@ -279,6 +278,11 @@ func (s Theirs) wrong(path string) string {
 		return r.Cause()
 	}
 	return ""
+}
+
+// fileOf returns a servers file with one server.
+func fileOf(name string, entry []byte) []byte {
+	return encode([]member{{"mcpServers", encode([]member{{name, entry}})}})
 }
 
 type member struct {
