@@ -231,17 +231,19 @@ func (p *pipe) cancelCalls(selected func(*call) bool) {
 	}
 }
 
-// exchange sends a call, and passes on what the endpoint sends back.
-func (p *pipe) exchange(c *call, written func()) {
+// exchange sends a call, and passes on what the endpoint sends back. It reports whether the
+// endpoint has accepted the call.
+func (p *pipe) exchange(c *call, written func()) bool {
 	resp, fault := p.send(c, written)
 	if fault != nil {
 		p.fail(c, fault)
-		return
+		return false
 	}
 	p.receive(c, resp)
-	if c.msg.Method == wire.NotifyInitialized && resp.StatusCode < 300 {
+	if c.msg.Method == wire.NotifyInitialized {
 		p.stand()
 	}
+	return true
 }
 
 // receive passes a response with status 2xx on to the client.
@@ -357,7 +359,7 @@ func (p *pipe) send(c *call, written func()) (*http.Response, *wire.Error) {
 		}
 		refused, code := p.refusal(c, resp)
 		switch {
-		case resp.StatusCode == http.StatusNotFound && session != "" && !renewed && p.renew(session):
+		case resp.StatusCode == http.StatusNotFound && session != "" && !c.hidden && !renewed && p.renew(session):
 			renewed = true
 		case code == wire.CodeHeaderMismatch && c.msg.Method == wire.MethodToolsCall && !listed:
 			listed = true
@@ -511,24 +513,7 @@ func (p *pipe) own(body []byte, id json.RawMessage) bool {
 	}
 	c.ctx, c.cancel = context.WithTimeout(p.ctx, time.Minute)
 	defer c.cancel()
-	session, _ := p.known()
-	resp, fault := p.do(c, http.MethodPost, nil, session, "", func() {})
-	if fault != nil || resp.StatusCode >= 300 {
-		if fault == nil {
-			_ = resp.Body.Close()
-		}
-		return false
-	}
-	if now := resp.Header.Get(wire.HeaderSessionID); now != "" && m.Method == wire.MethodInitialize {
-		p.mu.Lock()
-		p.session = now
-		p.mu.Unlock()
-	}
-	p.receive(c, resp)
-	if m.Method == wire.NotifyInitialized {
-		p.stand()
-	}
-	return true
+	return p.exchange(c, func() {})
 }
 
 // leave ends the session at the endpoint.

@@ -1,6 +1,7 @@
 package pipe
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"net/http/httptrace"
@@ -52,10 +53,7 @@ func (p *pipe) stream(c *call, resp *http.Response) {
 		if last != seen {
 			lost = time.Now()
 		}
-		for wait := max(rest, firstRest); ; wait = min(2*wait, longRest) {
-			if rest > 0 && rest < firstRest && wait == firstRest {
-				wait = rest // the endpoint has asked for a shorter pause
-			}
+		for wait := cmp.Or(rest, firstRest); ; wait = min(max(2*wait, firstRest), longRest) {
 			var again bool
 			if resp, again = p.resume(c, session, last, wait); resp != nil { //nolint:bodyclose // p.events closes it
 				break
