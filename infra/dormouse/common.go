@@ -50,7 +50,7 @@ type (
 		Data string `default:".dormouse" env:"DORMOUSE_DATA" type:"path" help:"The data folder of dormouse run."`
 	}
 	storeFlag struct {
-		Store string `placeholder:"STORE" help:"The store of sessions, by default in the data folder: sqlite:PATH, or dynamodb:TABLE[?endpoint=URL&region=NAME]. One dormouse run at a time uses it."`
+		Store string `placeholder:"STORE" help:"The store of sessions, by default in the data folder: sqlite:PATH, or dynamodb:TABLE[?endpoint=URL&region=NAME]. One dormouse run at a time uses it. Start none on the table of a stack: it would end the calls of the stack."`
 	}
 	urlFlag struct {
 		URL string `name:"url" env:"DORMOUSE_URL" placeholder:"URL" help:"The endpoint of another machine or of a stack, instead of a data folder."`
