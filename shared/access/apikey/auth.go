@@ -82,7 +82,7 @@ func (a *Keys) Members(r *http.Request, _ string, servers []string) (map[string]
 
 func (a *Keys) members(ctx context.Context, key string, servers []string) (map[string]storage.Identity, error) {
 	all := map[string]storage.Identity{}
-	_, err := Each(servers, func(server string) error {
+	_, err := each(servers, func(server string) error {
 		who, err := a.Verify(ctx, key, server)
 		if err == nil {
 			all[server] = who
@@ -130,14 +130,14 @@ func (a *Keys) Confirm(ctx context.Context, credential, server string) error {
 //
 // Errors: those of Confirm; Forbidden if the credential may be used for none of them.
 func (a *Keys) ConfirmMembers(ctx context.Context, credential, _ string, servers []string) ([]string, error) {
-	return Each(servers, func(server string) error { return a.Confirm(ctx, credential, server) })
+	return each(servers, func(server string) error { return a.Confirm(ctx, credential, server) })
 }
 
-// Each returns the servers for which the function admit returns nil. It ends at the first error
+// each returns the servers for which the function admit returns nil. It ends at the first error
 // other than Forbidden.
 //
 // Errors: those of admit; Forbidden if that was the answer for all servers.
-func Each(servers []string, admit func(server string) error) (still []string, err error) {
+func each(servers []string, admit func(server string) error) (still []string, err error) {
 	var refused error
 	for _, server := range servers {
 		switch err := admit(server); {

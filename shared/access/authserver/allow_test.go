@@ -26,7 +26,7 @@ func TestTokensKnowWhichRulesForToolsTheirUserFits(t *testing.T) {
 	may := func(token string) string {
 		t.Helper()
 		v := s.issued()
-		who, err := v.Verify(t.Context(), token, "files")
+		who, err := verify(t, v, token, "files")
 		commontest.OK(t, err)
 		tools := v.Tools(who, "files")
 		return strings.Join(slices.DeleteFunc([]string{"read", "write_file", "write_note", "drop"}, func(tool string) bool {

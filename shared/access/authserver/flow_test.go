@@ -63,7 +63,7 @@ func TestTheWholeFlowCostsTwoWrites(t *testing.T) {
 	if c := s.store.Counts(); c.Writes != 2 || c.Reads != 0 {
 		t.Errorf("%+v, want two writes", c)
 	}
-	who, err := s.issued().Verify(t.Context(), got["access_token"].(string), "files")
+	who, err := verify(t, s.issued(), got["access_token"].(string), "files")
 	if err != nil || who.Tenant != "default" || who.Principal != "dev:ada" || !slices.Equal(who.Scopes, []string{"mcp", "files:write"}) {
 		t.Errorf("%+v, %v", who, err)
 	}

@@ -160,7 +160,7 @@ func TestUsersSignInAtAProvider(t *testing.T) {
 	i := newIDP(t)
 	s := i.site(t, nil)
 	got := i.arrival(t, s)
-	who, err := s.issued().Verify(t.Context(), got["access_token"].(string), "files")
+	who, err := verify(t, s.issued(), got["access_token"].(string), "files")
 	if err != nil || who.Principal != "corp:u1" || !strings.Contains(string(who.Props), `"email":"ada@example.com"`) {
 		t.Errorf("%+v %s, %v", who, who.Props, err)
 	}
@@ -233,7 +233,7 @@ func TestUsersSignInAtGitHub(t *testing.T) {
 		c.Allow = map[string]resourceserver.Rule{"*": {Emails: []string{"*@example.com"}}}
 	})
 	got := i.arrival(t, s)
-	if who, err := s.issued().Verify(t.Context(), got["access_token"].(string), "files"); err != nil || who.Principal != "github:42" {
+	if who, err := verify(t, s.issued(), got["access_token"].(string), "files"); err != nil || who.Principal != "github:42" {
 		t.Errorf("%+v, %v", who, err)
 	}
 	i.unverified = true
@@ -267,7 +267,7 @@ func TestAssertionsAreExchangedOnce(t *testing.T) {
 	if status != http.StatusOK || got["refresh_token"] != nil || got["scope"] != "mcp files:write" {
 		t.Fatal(status, got)
 	}
-	if who, err := s.issued().Verify(t.Context(), got["access_token"].(string), "files"); err != nil || who.Principal != "corp:u1" {
+	if who, err := verify(t, s.issued(), got["access_token"].(string), "files"); err != nil || who.Principal != "corp:u1" {
 		t.Errorf("%+v, %v", who, err)
 	}
 	s.refusedWith(t, exchange(good), "invalid_grant")

@@ -105,9 +105,23 @@ func (s *site) issued() *resourceserver.Issued {
 	return v
 }
 
+// verify returns the identity of a token at a server.
+func verify(t *testing.T, v *resourceserver.Issued, token, server string) (storage.Identity, error) {
+	t.Helper()
+	all, err := v.VerifyGroup(t.Context(), token, "", []string{server})
+	return all[server], err
+}
+
+// still returns why a caller that was verified earlier may not use a server any more.
+func still(t *testing.T, v *resourceserver.Issued, who storage.Identity, server string) error {
+	t.Helper()
+	_, err := v.ConfirmMembers(t.Context(), who.Credential, "", []string{server})
+	return err
+}
+
 func (s *site) good(token, server string) bool {
 	s.t.Helper()
-	_, err := s.issued().Verify(s.t.Context(), token, server)
+	_, err := verify(s.t, s.issued(), token, server)
 	if code := storage.CodeOf(err); err != nil && code != storage.Unauthenticated {
 		s.t.Fatal(err)
 	}

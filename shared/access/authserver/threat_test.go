@@ -230,11 +230,11 @@ func TestARevokedGrantIsRefusedEverywhere(t *testing.T) {
 		client, access, refresh := s.tokens()
 		_, other, _ := s.tokens()
 		elsewhere := s.issued()
-		who, err := elsewhere.Verify(t.Context(), access, "files")
+		who, err := verify(t, elsewhere, access, "files")
 		commontest.OK(t, err)
 		before := s.store.Counts()
 		for range 100 {
-			_, err = elsewhere.Verify(t.Context(), access, "files")
+			_, err = verify(t, elsewhere, access, "files")
 			commontest.OK(t, err)
 		}
 		commontest.SameIn(t, "calls of the store, before and after 100 calls", before.Calls, s.store.Counts().Calls)
@@ -247,18 +247,18 @@ func TestARevokedGrantIsRefusedEverywhere(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		faulty.Set("LoadValue", storagetest.Faults{Lost: 1})
 		for range 2 {
-			_, err := elsewhere.Verify(t.Context(), access, "files")
+			_, err := verify(t, elsewhere, access, "files")
 			commontest.EqualIn(t, "while the revoked grants cannot be read", storage.Unavailable, storage.CodeOf(err))
 		}
 		faulty.Set("LoadValue", storagetest.Faults{})
-		if _, err := elsewhere.Verify(t.Context(), access, "files"); storage.CodeOf(err) != storage.Unauthenticated {
+		if _, err := verify(t, elsewhere, access, "files"); storage.CodeOf(err) != storage.Unauthenticated {
 			t.Error("the call after 30 s:", err)
 		}
-		commontest.EqualIn(t, "the message of an open connection", storage.Unauthenticated, storage.CodeOf(elsewhere.Confirm(t.Context(), who.Credential, "files")))
+		commontest.EqualIn(t, "the message of an open connection", storage.Unauthenticated, storage.CodeOf(still(t, elsewhere, who, "files")))
 		s.refusedWith(t, refreshing(client, refresh), "invalid_grant")
 		commontest.EqualIn(t, "the token of another grant is good", true, s.good(other, "files"))
 		time.Sleep(2 * time.Hour) // the list of revoked grants forgets those of expired tokens
-		commontest.EqualIn(t, "the message of a connection whose token has expired", storage.Unauthenticated, storage.CodeOf(elsewhere.Confirm(t.Context(), who.Credential, "files")))
+		commontest.EqualIn(t, "the message of a connection whose token has expired", storage.Unauthenticated, storage.CodeOf(still(t, elsewhere, who, "files")))
 		for _, token := range []string{"x", "dr_" + strings.Repeat("a", 26) + "_x", access, refresh} {
 			commontest.EqualIn(t, token, http.StatusOK, s.do(http.MethodPost, at+"/revoke", url.Values{"token": {token}}, nil).StatusCode)
 		}
@@ -297,11 +297,11 @@ func TestKeysAreExchangedForTokens(t *testing.T) {
 			t.Fatal(status, got)
 		}
 		token := got["access_token"].(string)
-		who, err := s.issued().Verify(t.Context(), token, "files")
+		who, err := verify(t, s.issued(), token, "files")
 		if err != nil || who.Tenant != "acme" || who.Principal != "robot" || who.Credential != record.ID {
 			t.Errorf("%+v, %v", who, err)
 		}
-		_, err = s.issued().Verify(t.Context(), token, "other")
+		_, err = verify(t, s.issued(), token, "other")
 		commontest.EqualIn(t, "at another server is refused", "robot", storage.RefusedOf(err).Principal)
 		s.refusedWith(t, with(f, "resource", at+"/other/mcp"), "invalid_target")
 		s.refusedWith(t, with(f, "resource", ""), "invalid_target")
@@ -309,12 +309,12 @@ func TestKeysAreExchangedForTokens(t *testing.T) {
 		s.refusedWith(t, with(f, "client_secret", key[:len(key)-1]), "invalid_client")
 		s.refusedWith(t, with(f, "client_id", "abcdefgh"), "invalid_client")
 		elsewhere := s.issued()
-		_, err = elsewhere.Verify(t.Context(), token, "files")
+		_, err = verify(t, elsewhere, token, "files")
 		commontest.OK(t, err)
 		_, err = apikey.Revoke(t.Context(), s.store, record.ID)
 		commontest.OK(t, err)
 		time.Sleep(30 * time.Second)
-		if _, err := elsewhere.Verify(t.Context(), token, "files"); storage.CodeOf(err) != storage.Unauthenticated {
+		if _, err := verify(t, elsewhere, token, "files"); storage.CodeOf(err) != storage.Unauthenticated {
 			t.Error("the key was revoked 30 s ago:", err)
 		}
 	})

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -107,79 +106,54 @@ func (s Settings) each(who storage.Identity, claims map[string]any, servers []st
 
 // VerifyGroup returns the identity of a token at each of the servers that its user may use. The
 // token must be for the group. If group is "", all servers but the one that the token is for are
-// left out. Costs and errors are as for Verify.
+// left out.
+//
+// Errors: Unauthenticated if the token is invalid, revoked, or for another server. Forbidden if the
+// caller may use none of the servers, or exchanged a key for the token that may not any more.
+// Unavailable if the list of revoked grants, or the key, cannot be read.
 func (s *Issued) VerifyGroup(ctx context.Context, token, group string, servers []string) (map[string]storage.Identity, error) {
 	if t, ok := OpenToken(s.sealer, token); group == "" && ok && slices.Contains(servers, t.Server) {
-		who, err := s.Verify(ctx, token, t.Server)
-		if err != nil {
-			return nil, err
-		}
-		return map[string]storage.Identity{t.Server: who}, nil
+		group, servers = t.Server, []string{t.Server}
 	}
-	t, err := s.open(token, group)
+	t, claims, err := s.open(token, group)
 	if err != nil {
 		return nil, err
-	}
-	if t.Key != "" {
-		return s.exchanged(ctx, t, servers)
 	}
 	who := t.identity()
-	if err := s.Confirm(ctx, who.Credential, group); err != nil {
+	servers, err = s.ConfirmMembers(ctx, who.Credential, group, servers)
+	switch {
+	case err != nil:
 		return nil, storage.NameRefused(err, who)
-	}
-	claims := map[string]any{}
-	if len(t.Claims) > 0 && json.Unmarshal(t.Claims, &claims) != nil {
-		return nil, badToken("its claims cannot be read")
-	}
-	return s.settings.each(who, claims, servers)
-}
-
-// exchanged returns the identities of a token that the caller got in exchange for an API key.
-func (s *Issued) exchanged(ctx context.Context, t Token, servers []string) (map[string]storage.Identity, error) {
-	still, err := s.ConfirmMembers(ctx, t.Key, "", servers)
-	if err != nil {
-		return nil, err
+	case t.Key == "" && IsGroup(group):
+		return s.settings.each(who, claims, servers)
 	}
 	all := map[string]storage.Identity{}
-	for _, server := range still {
-		all[server] = s.identity(t, server)
+	for _, server := range servers {
+		if t.Key != "" { // a token that was exchanged for an API key fits all rules for tools, as the key does
+			rule, _ := s.settings.Allow.Of(server)
+			who.ToolRules = slices.Sorted(maps.Keys(rule.Tools))
+		}
+		all[server] = who
 	}
 	return all, nil
 }
 
-// ConfirmMembers returns the servers of a group that the grant of a token is still good for. These
-// are all servers, or the servers of the API key that the caller exchanged for the token. Costs and
-// errors are as for Confirm.
-func (s *Issued) ConfirmMembers(ctx context.Context, text, group string, servers []string) ([]string, error) {
-	if strings.HasPrefix(text, issuedCredential) {
-		return servers, s.Confirm(ctx, text, group)
-	}
-	return apikey.Each(servers, func(server string) error { return s.Confirm(ctx, text, server) })
-}
-
-// open returns the contents of a token that is for a server or a group, and has not expired.
-func (s *Issued) open(token, name string) (Token, error) {
+// open returns the contents of a token that is for a server or a group, and has not expired, and the
+// claims in it.
+func (s *Issued) open(token, name string) (t Token, claims map[string]any, err error) {
 	t, ok := OpenToken(s.sealer, token)
+	claims = map[string]any{}
 	switch {
 	case !ok:
-		return t, badToken("it is not one of this endpoint")
+		return t, nil, badToken("it is not one of this endpoint")
 	case t.Expires <= time.Now().Unix():
-		return t, storage.NameRefused(badToken("it has expired"), t.identity())
+		return t, nil, storage.NameRefused(badToken("it has expired"), t.identity())
 	case t.Server != name:
-		return t, storage.NameRefused(badToken("it is for another resource; get one whose resource is the URL of this server"), t.identity())
+		return t, nil, storage.NameRefused(badToken("it is for another resource; get one whose resource is the URL of this server"), t.identity())
+	case len(t.Claims) > 0 && json.Unmarshal(t.Claims, &claims) != nil:
+		return t, nil, badToken("its claims cannot be read")
 	}
-	return t, nil
-}
-
-// identity returns the identity of a token at a server. A token for which the caller exchanged
-// an API key fits all rules for tools, as the key does.
-func (s *Issued) identity(t Token, server string) storage.Identity {
-	who := t.identity()
-	if t.Key != "" {
-		rule, _ := s.settings.Allow.Of(server)
-		who.ToolRules = slices.Sorted(maps.Keys(rule.Tools))
-	}
-	return who
+	return t, claims, nil
 }
 
 func (t Token) identity() storage.Identity {

@@ -92,20 +92,6 @@ func NewIssued(c IssuedConfig) (*Issued, error) {
 	return &Issued{resources: resources{s}, sealer: c.Sealer, store: c.Store, keys: c.Keys}, nil
 }
 
-// Verify returns the identity of a token, if it is for a server.
-//
-// Errors: Unauthenticated if the token is invalid, revoked, or for another server.
-// Forbidden if it was exchanged for a key that may not use the server any more.
-// Unavailable if the list of revoked grants, or the key, cannot be read.
-func (s *Issued) Verify(ctx context.Context, token, server string) (storage.Identity, error) {
-	t, err := s.open(token, server)
-	if err != nil {
-		return storage.Identity{}, err
-	}
-	who := s.identity(t, server)
-	return who, storage.NameRefused(s.Confirm(ctx, who.Credential, server), who)
-}
-
 // issuedCredential is the prefix of the credential of a token that has a grant. The grant's ID, the
 // tenant and the time of issue follow, with colons between them.
 const issuedCredential = "grant:"
@@ -117,31 +103,32 @@ func credentialOf(t Token) string {
 	return fmt.Sprint(issuedCredential, t.Grant, ":", t.Tenant, ":", t.Expires-int64(AccessLife.Seconds()))
 }
 
-// Confirm checks whether a token that was valid earlier has not expired, and its grant is still good.
-// The argument text is the Credential of the caller's identity. Errors are as for Verify.
-func (s *Issued) Confirm(ctx context.Context, text, server string) error {
+// ConfirmMembers returns those of the servers that a token which was valid earlier is still good for.
+// The argument text is the Credential of the caller's identity. These are all servers, unless the
+// token was exchanged for an API key. Errors are as for VerifyGroup.
+func (s *Issued) ConfirmMembers(ctx context.Context, text, group string, servers []string) ([]string, error) {
 	rest, ok := strings.CutPrefix(text, issuedCredential)
 	if !ok {
-		return s.keys.Confirm(ctx, text, server)
+		return s.keys.ConfirmMembers(ctx, text, group, servers)
 	}
 	grant, rest, _ := strings.Cut(rest, ":")
 	end := strings.LastIndexByte(rest, ':') // the tenant may have colons
 	tenant, at := rest[:max(0, end)], rest[end+1:]
 	issued, ok := unix(at)
 	if !ok {
-		return badToken("this connection was opened with another kind of credential")
+		return nil, badToken("this connection was opened with another kind of credential")
 	}
 	if time.Since(issued) >= AccessLife { // the list of revoked grants has only those of tokens that have not expired
-		return badToken("it has expired")
+		return nil, badToken("it has expired")
 	}
 	list, err := s.list(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if list.has(grant, tenant, issued) {
-		return badToken("it was revoked")
+		return nil, badToken("it was revoked")
 	}
-	return nil
+	return servers, nil
 }
 
 // list returns the revoked grants as they were at most revokedFor ago.

@@ -2,7 +2,6 @@ package resourceserver
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -71,19 +70,19 @@ func (s Settings) admitToConsole(claims map[string]any) error {
 // Errors: Unauthenticated if the token is invalid, revoked, or for something else. Forbidden
 // if its user has no role any more. Unavailable.
 func (s *Issued) Operator(ctx context.Context, token string) (storage.Identity, storage.Role, error) {
-	t, err := s.open(token, Console)
+	t, claims, err := s.open(token, Console)
+	if err == nil && t.Key != "" {
+		err = badToken("it was exchanged for an API key")
+	}
+	if err == nil {
+		err = s.settings.admitToConsole(claims)
+	}
 	if err != nil {
 		return storage.Identity{}, "", err
 	}
-	claims := map[string]any{}
-	if t.Key != "" || len(t.Claims) > 0 && json.Unmarshal(t.Claims, &claims) != nil {
-		return storage.Identity{}, "", badToken("its claims cannot be read")
-	}
-	if err := s.settings.admitToConsole(claims); err != nil {
-		return storage.Identity{}, "", err
-	}
 	who := t.identity()
-	return who, s.settings.Role(claims), s.Confirm(ctx, who.Credential, Console)
+	_, err = s.ConfirmMembers(ctx, who.Credential, Console, nil)
+	return who, s.settings.Role(claims), err
 }
 
 // SignIn returns the name of the provider at which users sign in, and the URL of the endpoint
