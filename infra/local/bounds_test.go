@@ -40,7 +40,7 @@ func (d *door) read(who string, size int64, body io.Reader) error {
 	r.ContentLength = size
 	r, release := d.bodies.guard(httptest.NewRecorder(), r)
 	defer release()
-	done, err := d.callers.admit(r.Context(), sessions.Caller{Tenant: "default", Principal: who})
+	done, err := d.callers.admit(r.Context(), sessions.Caller{Identity: storage.Identity{Tenant: "default", Principal: who}})
 	if err != nil {
 		return err
 	}
@@ -226,7 +226,7 @@ func TestABodyKeepsTheRoomOfItsBytesOnly(t *testing.T) {
 
 func TestAWebSocketIsHeldUntilItEnds(t *testing.T) {
 	var all callers
-	caller := sessions.Caller{Principal: "ada"}
+	caller := sessions.Caller{Identity: storage.Identity{Principal: "ada"}}
 	held := make(chan struct{})
 	ended := make(chan struct{})
 	opened := make(chan error)
@@ -249,7 +249,7 @@ func TestAWebSocketIsHeldUntilItEnds(t *testing.T) {
 	if _, err := all.admit(t.Context(), caller); !errors.As(err, &known) || known.Code != storage.Busy {
 		t.Errorf("one more: %v, want it refused as busy", err)
 	}
-	if _, err := all.admit(t.Context(), sessions.Caller{Principal: "eve"}); err != nil {
+	if _, err := all.admit(t.Context(), sessions.Caller{Identity: storage.Identity{Principal: "eve"}}); err != nil {
 		t.Errorf("another caller: %v", err)
 	}
 	close(held)

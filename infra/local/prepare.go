@@ -150,7 +150,7 @@ func (in *inprocess) prepare(ctx context.Context, server string, one *preparatio
 	h := in.use().http.Host
 	s, ok := in.made.Load().of[0].Server(server)
 	if ok {
-		c := sessions.Caller{Server: s, Tenant: in.tenant(), Principal: in.tenant(), Transport: storage.HTTP}
+		c := sessions.Caller{Identity: storage.Identity{Tenant: in.tenant(), Principal: in.tenant()}, Server: s, Transport: storage.HTTP}
 		one.said, one.err = (&preparer{h: h, c: c}).run(ctx)
 		if !s.InPlace {
 			in.sleep(ctx, storage.BoxFor(c.Tenant, server))

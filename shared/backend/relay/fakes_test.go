@@ -23,7 +23,7 @@ func newSealer(t testing.TB) *relayserver.Sealer {
 
 // caller is the client of counted, and handshake its server's answer to initialize.
 var caller = sessions.Caller{
-	Server: sessions.Server{Name: "s", Digest: "digest", Record: true}, Tenant: "t", Principal: "p", Transport: storage.HTTP,
+	Server: sessions.Server{Name: "s", Digest: "digest", Record: true}, Identity: storage.Identity{Tenant: "t", Principal: "p"}, Transport: storage.HTTP,
 }
 
 const handshake = `{"protocolVersion":"2025-11-25","capabilities":{"logging":{}}}`

@@ -55,8 +55,8 @@ type simRequest struct {
 
 func newSimClient(w *world, name, server string) *simClient {
 	return &simClient{w: w, name: name, a: w.actor(name), caller: sessions.Caller{
-		Server: sessions.Server{Name: server, Digest: "digest of " + server, Record: true, Spreads: true},
-		Tenant: "tenant", Principal: "principal of " + name, Transport: storage.HTTP,
+		Server:   sessions.Server{Name: server, Digest: "digest of " + server, Record: true, Spreads: true},
+		Identity: storage.Identity{Tenant: "tenant", Principal: "principal of " + name}, Transport: storage.HTTP,
 	}}
 }
 

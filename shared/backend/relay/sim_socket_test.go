@@ -145,8 +145,8 @@ type simSent struct {
 
 func newSimSocket(w *world, g *simPeers, name, server string) *simSocket {
 	return &simSocket{w: w, g: g, name: name, a: w.actor(name), caller: sessions.Caller{
-		Server: sessions.Server{Name: server, Digest: "digest of " + server, Record: true},
-		Tenant: "tenant", Principal: "principal of " + name, Transport: storage.WebSocket, EventIDs: true,
+		Server:   sessions.Server{Name: server, Digest: "digest of " + server, Record: true},
+		Identity: storage.Identity{Tenant: "tenant", Principal: "principal of " + name}, Transport: storage.WebSocket, EventIDs: true,
 	}}
 }
 

@@ -79,7 +79,7 @@ func newAsylum(t *testing.T) *asylum {
 	a.config = configOf(t, a.store)
 	a.config.Poster, a.config.Fleet = a, a
 	a.rehost()
-	a.caller = sessions.Caller{Server: sessions.Server{Name: "s"}, Tenant: "t", Principal: "p", Transport: storage.HTTP}
+	a.caller = sessions.Caller{Server: sessions.Server{Name: "s"}, Identity: storage.Identity{Tenant: "t", Principal: "p"}, Transport: storage.HTTP}
 	commontest.OK(t, errors.Join(
 		a.store.Create(t.Context(), storage.Session{
 			ID: "s1", Server: "s", Tenant: "t", Principal: "p", Transport: storage.HTTP, State: storage.Ready, Version: wire.V20251125,

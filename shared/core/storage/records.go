@@ -151,6 +151,15 @@ type Connection struct {
 	Group      *GroupConnection `json:",omitempty"` // of a connection to a group; nil for one to a server
 }
 
+// Identity returns what was known of the client when it connected, without Props.
+func (c Connection) Identity() Identity {
+	who := Identity{Tenant: c.Tenant, Principal: c.Principal, Credential: c.Credential, Scopes: c.Scopes, Scoped: c.Scoped, ToolRules: c.ToolRules}
+	if c.Group != nil {
+		who.Members = c.Group.Members
+	}
+	return who
+}
+
 // GroupConnection is what a client has asked for with its connection to a group of servers,
 // and what it may use there. It is not modified.
 type GroupConnection struct {

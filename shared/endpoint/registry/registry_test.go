@@ -32,7 +32,7 @@ func publish(t *testing.T, infos map[string]string) *published {
 	store := storagetest.NewMemory()
 	p := &published{t: t, Registry: registry.Registry{Records: store}, base: "http://127.0.0.1:8787"}
 	for name, info := range infos {
-		p.may = append(p.may, sessions.Caller{Tenant: "acme", Server: sessions.Server{Name: name, Digest: "d-" + name}})
+		p.may = append(p.may, sessions.Caller{Identity: storage.Identity{Tenant: "acme"}, Server: sessions.Server{Name: name, Digest: "d-" + name}})
 		if info == "" {
 			continue
 		}

@@ -21,11 +21,7 @@ func whole(who storage.Identity, err error) (storage.Identity, error) {
 }
 
 func (o *Options) caller(who storage.Identity, server sessions.Server, over storage.Transport) sessions.Caller {
-	c := sessions.Caller{
-		Server: server, Tenant: who.Tenant, Principal: who.Principal, Credential: who.Credential, Transport: over,
-		Props: who.Props, Scopes: who.Scopes, Scoped: who.Scoped, ToolRules: who.ToolRules,
-	}
-	c.Tools = server.Tools
+	c := sessions.Caller{Identity: who, Server: server, Transport: over, Tools: server.Tools}
 	if o.SignIn != nil {
 		if may := o.SignIn.Tools(who, server.Name); c.Tools.IsZero() {
 			c.Tools = may
@@ -56,7 +52,7 @@ func (o *Options) permit(c sessions.Caller, address string, msgs []wire.Message)
 	if len(tools) == 0 || o.SignIn == nil || !c.Scoped {
 		return nil
 	}
-	err := o.SignIn.Permit(storage.Identity{Scopes: c.Scopes, Scoped: true, ToolRules: c.ToolRules}, c.Server.Name, tools)
+	err := o.SignIn.Permit(c.Identity, c.Server.Name, tools)
 	if storage.CodeOf(err) != storage.Forbidden {
 		return err
 	}

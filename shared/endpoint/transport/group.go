@@ -45,14 +45,31 @@ func (o *Options) endpoint(p party, over storage.Transport) sessions.Endpoint {
 	})
 }
 
-// atGroup returns the caller at a group. The function identify returns the caller's identities at the
-// servers that it may use, by the names of the servers.
-func (o *Options) atGroup(address string, g Group, over storage.Transport, identify func(names []string) (map[string]storage.Identity, error)) (party, error) {
+// identify returns a client's identities at the servers that it may use, by the names of the servers.
+// The argument group is the address of a group, or "".
+type identify func(group string, names []string) (map[string]storage.Identity, error)
+
+// atServer returns the caller at a server. The arguments r and missing are those of [Options.server].
+func (o *Options) atServer(r *http.Request, name, missing string, over storage.Transport, find identify) (party, error) {
+	may, err := find("", []string{name})
+	who, err := whole(may[name], err)
+	if err != nil {
+		return party{}, err
+	}
+	server, err := o.server(r, name, missing)
+	if err != nil {
+		return party{}, err
+	}
+	return party{caller: o.caller(who, server, over)}, nil
+}
+
+// atGroup returns the caller at a group.
+func (o *Options) atGroup(address string, g Group, over storage.Transport, find identify) (party, error) {
 	servers, names := o.served(g.Servers)
 	if len(servers) == 0 {
 		return party{}, refusal(http.StatusNotFound, storage.NotFound, wire.CodeServer, "there is no server at this address; the servers file has none for it")
 	}
-	may, err := identify(names)
+	may, err := find(address, names)
 	if err != nil {
 		return party{}, err
 	}

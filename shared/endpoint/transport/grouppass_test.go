@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
@@ -85,7 +86,7 @@ func (w *world) listensTo(notifications string) *conn {
 func (w *world) pushedBy(server, raw string) {
 	w.t.Helper()
 	s, _ := w.opts.Servers(server)
-	id := sessions.PinnedID(sessions.Caller{Server: s, Tenant: "tenant", Principal: "ada"})
+	id := sessions.PinnedID(sessions.Caller{Server: s, Identity: storage.Identity{Tenant: "tenant", Principal: "ada"}})
 	w.outside(id).append(raw, false)
 	time.Sleep(time.Second)
 }

@@ -37,7 +37,7 @@ func (x *exchange) tell(stack string) {
 			e.Error = x.err.Error()
 		}
 	}
-	x.called.tell(x.ctx(), e, senderOf(x.r, x.caller, askedBy(x.r.URL.Path)), x.err)
+	x.called.tell(x.ctx(), e, senderOf(x.r, x.caller.Identity, askedBy(x.r.URL.Path)), x.err)
 	x.opts.Observer.Tell(x.ctx(), x.opts.Meter, e)
 	x.opts.outlive(x.ctx(), &x.called, e)
 }

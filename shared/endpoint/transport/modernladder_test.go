@@ -8,6 +8,7 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
@@ -101,7 +102,7 @@ func TestModernHeaderValuesAreDecoded(t *testing.T) {
 func TestNoLegacyVerbReachesThePinnedSession(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		w.do(toolCall("echo").request()).result(t)
-		id := sessions.PinnedID(sessions.Caller{Server: sessions.Server{Name: "quiet"}, Tenant: "tenant", Principal: "ada"})
+		id := sessions.PinnedID(sessions.Caller{Server: sessions.Server{Name: "quiet"}, Identity: storage.Identity{Tenant: "tenant", Principal: "ada"}})
 		if _, _, err := w.store.Load(t.Context(), id, ""); err != nil {
 			t.Fatal(err)
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
@@ -22,7 +23,7 @@ func listening(filter string) ask {
 // server "known".
 func (w *world) pushed(raw string) {
 	w.t.Helper()
-	id := sessions.PinnedID(sessions.Caller{Server: sessions.Server{Name: "known"}, Tenant: "tenant", Principal: "ada"})
+	id := sessions.PinnedID(sessions.Caller{Server: sessions.Server{Name: "known"}, Identity: storage.Identity{Tenant: "tenant", Principal: "ada"}})
 	w.outside(id).append(raw, false)
 }
 

@@ -10,7 +10,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
 
 // sender is who sent a request, for its log line.
@@ -21,12 +20,12 @@ type sender struct {
 }
 
 // senderOf returns the sender of a request to a server or a group.
-func senderOf(r *http.Request, c sessions.Caller, asked string) sender {
+func senderOf(r *http.Request, who storage.Identity, asked string) sender {
 	address := storage.AddressOf(r.Context())
 	if address == "" {
 		address, _, _ = net.SplitHostPort(r.RemoteAddr)
 	}
-	return sender{storage.Identity{Tenant: c.Tenant, Principal: c.Principal, Credential: c.Credential}, address, asked}
+	return sender{who, address, asked}
 }
 
 // askedBy returns the server or group that the path of a request names.

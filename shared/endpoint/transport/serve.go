@@ -70,27 +70,18 @@ func (x *exchange) serve() (err error) {
 
 // arrives authenticates the caller at the server or the group that a request is for.
 func (x *exchange) arrives(to destination) (party, error) {
+	find := func(group string, names []string) (map[string]storage.Identity, error) {
+		may, err := x.opts.Auth.Members(x.r, group, names)
+		if err != nil {
+			_, known := x.opts.Servers(to.name)
+			x.challenge(known || to.group != nil, err)
+		}
+		return may, err
+	}
 	if to.group != nil {
-		return x.opts.atGroup(to.name, *to.group, storage.HTTP, func(names []string) (map[string]storage.Identity, error) {
-			may, err := x.opts.Auth.Members(x.r, to.name, names)
-			if err != nil {
-				x.challenge(true, err)
-			}
-			return may, err
-		})
+		return x.opts.atGroup(to.name, *to.group, storage.HTTP, find)
 	}
-	may, err := x.opts.Auth.Members(x.r, "", []string{to.name})
-	who, err := whole(may[to.name], err)
-	if err != nil {
-		_, known := x.opts.Servers(to.name)
-		x.challenge(known, err)
-		return party{}, err
-	}
-	server, err := x.opts.server(x.r, to.name, "there is no such server; servers are at /<server>/mcp")
-	if err != nil {
-		return party{}, err
-	}
-	return party{caller: x.opts.caller(who, server, storage.HTTP)}, nil
+	return x.opts.atServer(x.r, to.name, "there is no such server; servers are at /<server>/mcp", storage.HTTP, find)
 }
 
 type destination struct {

@@ -137,9 +137,7 @@ type turn struct {
 	batch      []wire.Message // the messages of a batch
 	method     string
 	err        error
-	tenant     string
-	principal  string
-	key        string // ID of the key of the connection
+	who        storage.Identity
 	asked      string // the server or group in the address of the request
 	in, out    int    // bytes of the message and of the reply
 	called     called
@@ -174,7 +172,7 @@ func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, e
 		return "", err
 	}
 	c := p.caller
-	x.server, x.tenant, x.principal, x.key = c.Server.Name, c.Tenant, c.Principal, c.Credential
+	x.server, x.who = c.Server.Name, c.Identity
 	cursors := map[string][]storage.EventID{}
 	for _, text := range query["last-event-id"] {
 		member, id, err := sessions.MemberEvent(text)
@@ -213,34 +211,23 @@ func (x *turn) connect(ctx context.Context, r *http.Request) (protocol string, e
 // group keeps the options in the query, and the members that the client could use when it connected.
 func (x *turn) arrives(ctx context.Context, r *http.Request) (party, error) {
 	query := r.URL.Query()
-	name := query.Get("server")
-	switch {
+	find := func(group string, names []string) (map[string]storage.Identity, error) {
+		return x.identify(ctx, r, group, names)
+	}
+	switch name := query.Get("server"); {
 	case name != "":
+		return x.opts.atServer(r, name, "there is no such server; check the name behind ?server=", storage.WebSocket, find)
 	case query.Has("group"):
 		name = groupAsked(query)
 		g, ok := x.opts.groupNamed(name, query)
 		if !ok {
 			return party{}, refusal(http.StatusNotFound, storage.NotFound, wire.CodeServer, "there is no such group; check the name behind ?group=")
 		}
-		address := groupAddress(name)
-		p, err := x.opts.atGroup(address, g, storage.WebSocket, func(names []string) (map[string]storage.Identity, error) {
-			return x.identify(ctx, r, address, names)
-		})
+		p, err := x.opts.atGroup(groupAddress(name), g, storage.WebSocket, find)
 		p.caller.Group = &storage.GroupConnection{Plain: g.Plain, Search: g.Search, Members: p.rules()}
 		return p, err
-	default:
-		return party{}, storage.Errorf(storage.Invalid, "the address names no server; connect to …?server=NAME")
 	}
-	may, err := x.identify(ctx, r, "", []string{name})
-	who, err := whole(may[name], err)
-	if err != nil {
-		return party{}, err
-	}
-	server, err := x.opts.server(r, name, "there is no such server; check the name behind ?server=")
-	if err != nil {
-		return party{}, err
-	}
-	return party{caller: x.opts.caller(who, server, storage.WebSocket)}, nil
+	return party{}, storage.Errorf(storage.Invalid, "the address names no server; connect to …?server=NAME")
 }
 
 // still returns the caller's identity at each of the servers, by the server's name. It leaves out
@@ -402,14 +389,14 @@ func (x *turn) record(ctx context.Context) (storage.Connection, error) {
 		}
 		x.recall.put(c)
 	}
-	x.session, x.server, x.tenant, x.principal, x.key = c.Session, c.Server, c.Tenant, c.Principal, c.Credential
+	x.session, x.server, x.who = c.Session, c.Server, c.Identity()
 	return c, nil
 }
 
 // holder returns who has a connection, if the client may still use what it is connected to.
 func (x *turn) holder(ctx context.Context, k storage.Connection) (p party, err error) {
-	who := storage.Identity{
-		Tenant: k.Tenant, Principal: k.Principal, Credential: k.Credential, Scopes: k.Scopes, Scoped: k.Scoped, ToolRules: k.ToolRules,
+	find := func(group string, names []string) (map[string]storage.Identity, error) {
+		return x.still(ctx, x.who, group, names)
 	}
 	if k.Group != nil {
 		name, _, _ := groupOf(k.Server)
@@ -418,23 +405,12 @@ func (x *turn) holder(ctx context.Context, k storage.Connection) (p party, err e
 			return p, refusal(http.StatusNotFound, storage.NotFound, wire.CodeServer, "the group is not configured any more")
 		}
 		g.Plain, g.Search = k.Group.Plain, k.Group.Search
-		who.Members = k.Group.Members
-		p, err = x.opts.atGroup(k.Server, g, storage.WebSocket, func(names []string) (map[string]storage.Identity, error) {
-			return x.still(ctx, who, k.Server, names)
-		})
-		if err := x.confirmed(ctx, err); err != nil {
-			return p, err
-		}
+		p, err = x.opts.atGroup(k.Server, g, storage.WebSocket, find)
 	} else {
-		_, err := x.opts.Auth.ConfirmMembers(ctx, k.Credential, "", []string{k.Server})
-		if err := x.confirmed(ctx, err); err != nil {
-			return p, err
-		}
-		server, err := x.opts.server(nil, k.Server, "the server is not configured any more")
-		if err != nil {
-			return p, err
-		}
-		p.caller = x.opts.caller(who, server, storage.WebSocket)
+		p, err = x.opts.atServer(nil, k.Server, "the server is not configured any more", storage.WebSocket, find)
+	}
+	if err := x.confirmed(ctx, err); err != nil {
+		return p, err
 	}
 	connected := func(c *sessions.Caller) { c.Conn, c.EventIDs, c.Group = k.ID, k.EventIDs, k.Group }
 	connected(&p.caller)
@@ -460,7 +436,7 @@ func (x *turn) finish(ctx context.Context, fault any) (panicked bool) {
 	e := &observe.Event{
 		Kind: observe.Socket, What: x.what, Conn: x.conn, RPCMethod: wire.Clip(x.method), RPCID: kindOf(x.id), Trace: storage.TraceOf(ctx),
 		Account: storage.Account{
-			Over: storage.OverSocket, Tenant: x.tenant, Principal: x.principal, Server: x.server, Session: x.session,
+			Over: storage.OverSocket, Tenant: x.who.Tenant, Principal: x.who.Principal, Server: x.server, Session: x.session,
 			In: x.in, Out: x.out, Took: time.Since(x.begun),
 		},
 	}
@@ -476,7 +452,7 @@ func (x *turn) finish(ctx context.Context, fault any) (panicked bool) {
 			e.Level, e.Error = slog.LevelError, x.err.Error()
 		}
 	}
-	x.called.tell(ctx, e, sender{storage.Identity{Tenant: x.tenant, Principal: x.principal, Credential: x.key}, storage.AddressOf(ctx), x.asked}, x.err)
+	x.called.tell(ctx, e, sender{x.who, storage.AddressOf(ctx), x.asked}, x.err)
 	x.opts.Observer.Tell(ctx, x.opts.Meter, e)
 	x.opts.outlive(ctx, &x.called, e)
 	return fault != nil

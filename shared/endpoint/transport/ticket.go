@@ -3,8 +3,6 @@ package transport
 import (
 	"encoding/json"
 	"net/http"
-
-	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // ticket issues a ticket for one WebSocket connection to the server:
@@ -15,12 +13,9 @@ import (
 //
 // The body of the request is not read.
 func (x *exchange) ticket() error {
-	c := x.caller
-	who := storage.Identity{
-		Tenant: c.Tenant, Principal: c.Principal, Credential: c.Credential, Props: c.Props, Scopes: c.Scopes, Scoped: c.Scoped, ToolRules: c.ToolRules,
-	}
+	who := x.caller.Identity
 	who.Members = x.rules()
-	ticket, life, err := x.opts.Tickets.Issue(x.ctx(), who, c.Server.Name)
+	ticket, life, err := x.opts.Tickets.Issue(x.ctx(), who, x.caller.Server.Name)
 	if err != nil {
 		return err
 	}

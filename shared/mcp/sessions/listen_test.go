@@ -24,7 +24,7 @@ func (nobody) Track(context.Context, storage.Session, storage.StreamID) (session
 func (nobody) Answer(context.Context, storage.Answer, storage.Box) error { return nil }
 func (nobody) End(context.Context, storage.Session, storage.Box) error   { return nil }
 
-var someone = sessions.Caller{Server: sessions.Server{Name: "s"}, Tenant: "t", Principal: "p", Transport: storage.HTTP}
+var someone = sessions.Caller{Server: sessions.Server{Name: "s"}, Identity: storage.Identity{Tenant: "t", Principal: "p"}, Transport: storage.HTTP}
 
 func parsed(t *testing.T, raw string) wire.Message {
 	t.Helper()

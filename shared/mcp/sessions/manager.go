@@ -57,28 +57,17 @@ func newManager(store storage.Store, backend Backend, limits Limits, p Parts) *M
 // session only if Server.Name, Tenant, Principal and Transport are those of the caller
 // that opened it.
 type Caller struct {
-	Server    Server
-	Tenant    string
-	Principal string
-	Transport storage.Transport
-	Conn      string // the client's WebSocket connection, to which events are pushed; "" for none
-	EventIDs  bool   // the client of Conn wants event ids
+	storage.Identity // a session keeps the latest Props
+	Server           Server
+	Transport        storage.Transport
+	Conn             string // the client's WebSocket connection, to which events are pushed; "" for none
+	EventIDs         bool   // the client of Conn wants event ids
 	// Group is not nil if Conn is a connection to a group of servers.
 	Group *storage.GroupConnection
 	// Kind is a hash of what a modern client declares besides the capabilities of MCP, such as
 	// extensions; "" for nothing. Clients of different kinds get different processes, because
 	// a process learns of its client only once, in initialize.
 	Kind string
-
-	// These fields have the meaning that they have in [storage.Identity]. A session keeps the
-	// latest Props.
-
-	Credential string
-	Props      []byte
-	Scopes     []string
-	Scoped     bool
-	ToolRules  []string
-
 	// Tools are the tools that the client sees in lists. The transport refuses calls of other
 	// tools, so Manager does not check calls.
 	Tools storage.ToolFilter

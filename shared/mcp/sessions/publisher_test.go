@@ -49,7 +49,7 @@ func (g *gateway) Close(_ context.Context, conn string) error {
 
 func wsCaller(conn string) sessions.Caller {
 	return sessions.Caller{
-		Server: sessions.Server{Name: "s", Digest: "d"}, Tenant: "t", Principal: "p", Transport: storage.WebSocket, Conn: conn,
+		Server: sessions.Server{Name: "s", Digest: "d"}, Identity: storage.Identity{Tenant: "t", Principal: "p"}, Transport: storage.WebSocket, Conn: conn,
 	}
 }
 

@@ -35,7 +35,7 @@ func (b took) Deliver(_ context.Context, d sessions.Delivery, _ storage.Box) (se
 
 var (
 	modernCaller = sessions.Caller{
-		Server: sessions.Server{Name: "s", Digest: "d1", Record: true}, Tenant: "t", Principal: "p", Transport: storage.Modern,
+		Server: sessions.Server{Name: "s", Digest: "d1", Record: true}, Identity: storage.Identity{Tenant: "t", Principal: "p"}, Transport: storage.Modern,
 	}
 	modernClient = sessions.Client{Init: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"first"}}`)}
 )
