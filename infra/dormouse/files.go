@@ -92,7 +92,7 @@ const maxClientFile = 64 << 20
 // readText reads a file. It fails if the file is longer than limit, in bytes. A missing file counts
 // as empty.
 func readText(path string, limit int64) ([]byte, error) {
-	text, err := serversedit.ReadFile(path, limit)
+	text, err := serversfile.ReadFile(path, limit)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -11,7 +11,6 @@ import (
 	"runtime"
 	"strings"
 
-	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
 	"github.com/dormouse-mcp/dormouse/infra/runner"
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
@@ -59,7 +58,7 @@ type bakedServer struct {
 func (c *imageCommand) Run(t *terminal) error {
 	ctx, stop := interruptible()
 	defer stop()
-	text, err := serversedit.ReadFile(c.Servers, serversfile.MaxFile)
+	text, err := serversfile.ReadFile(c.Servers, serversfile.MaxFile)
 	if err != nil {
 		return err
 	}

@@ -230,7 +230,7 @@ func sourceOf(path string, dollar bool) (serversedit.Source, error) {
 	if claude {
 		most = maxClientFile
 	}
-	text, err := serversedit.ReadFile(path, most)
+	text, err := serversfile.ReadFile(path, most)
 	if err != nil {
 		return serversedit.Source{}, err
 	}

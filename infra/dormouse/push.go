@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
@@ -21,7 +20,7 @@ type pushCommand struct {
 func (c *pushCommand) Run(t *terminal) error {
 	push := api.Push{Name: filepath.Base(c.File), Withdraw: c.Withdraw}
 	if !c.Withdraw {
-		text, err := serversedit.ReadFile(c.File, serversfile.MaxFile)
+		text, err := serversfile.ReadFile(c.File, serversfile.MaxFile)
 		if err != nil {
 			return err
 		}

@@ -74,7 +74,7 @@ func (c *addCommand) serverJSON(ctx context.Context, t *terminal) ([]byte, error
 		defer w.end(false)
 		return c.fetch(ctx)
 	case !c.source.IsURL():
-		return serversedit.ReadFile(c.source.At, serversfile.MaxFile)
+		return serversfile.ReadFile(c.source.At, serversfile.MaxFile)
 	}
 	text := &bytes.Buffer{}
 	_, err := c.download(ctx, t, text, serversfile.MaxFile)

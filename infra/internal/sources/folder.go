@@ -14,6 +14,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
+	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 )
 
 // Project is a server in a folder, and how to start it.
@@ -227,4 +228,4 @@ func isFile(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-func readManifest(path string) ([]byte, error) { return serversedit.ReadFile(path, maxManifest) }
+func readManifest(path string) ([]byte, error) { return serversfile.ReadFile(path, maxManifest) }

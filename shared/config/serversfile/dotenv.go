@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -173,15 +172,7 @@ func unquote(s string) (value, behind string, ok bool) {
 }
 
 func readEnv(path string) (map[string]string, []envProblem, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer func() { _ = f.Close() }() // only read: nothing can be lost
-	data, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
-	if err == nil && len(data) > MaxFile {
-		err = errors.New("it is larger than 1 MiB")
-	}
+	data, err := ReadFile(path, MaxFile)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -176,19 +176,28 @@ func load(path, folder string, getenv Getenv, guests bool) (*File, []Warning, er
 }
 
 func read(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	data, err := ReadFile(path, MaxFile)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("no servers file: create it with dormouse add or dormouse import, or name another with --servers: %w", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("servers file cannot be read: %w", err)
 	}
-	defer func() { _ = f.Close() }() // only read: nothing can be lost
-	data, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
-	if err != nil {
-		return nil, fmt.Errorf("servers file cannot be read: %w", err)
-	}
 	return data, nil
+}
+
+// ReadFile reads a file that may come from others. It fails if the file is longer than limit, in bytes.
+func ReadFile(path string, limit int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // only read: nothing can be lost
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(data)) > limit {
+		err = fmt.Errorf("%s is larger than %d MiB", path, limit>>20)
+	}
+	return data, err
 }
 
 // Parse reads the content of a servers file. The argument file is only for positions in
