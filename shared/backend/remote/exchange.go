@@ -154,9 +154,9 @@ func (x *exchange) once(ctx context.Context) (json.RawMessage, *wire.Error, erro
 		return x.modern(ctx)
 	case x.r.Method == wire.MethodDiscover:
 		if m, err := wire.Parse(x.r.Raw); err == nil && m.Method == wire.MethodInitialize {
-			x.out.Whole = wire.ResultResponse(m.ID, bridge.ReadLegacy(x.r.Init).Initialized(offered(x.link.Handshake, x.link.Era == eraHTTP)))
+			x.out.Whole = wire.ResultResponse(m.ID, bridge.ReadLegacy(x.r.Init).Initialized(bridge.Unheard(x.link.Handshake, x.link.Era == eraHTTP)))
 		}
-		return offered(bridge.Discover(x.link.Handshake, false), x.link.Era == eraHTTP), nil, nil
+		return bridge.Unheard(bridge.Discover(x.link.Handshake, false), x.link.Era == eraHTTP), nil, nil
 	default:
 		return x.legacy(ctx)
 	}
@@ -165,34 +165,6 @@ func (x *exchange) once(ctx context.Context) (json.RawMessage, *wire.Error, erro
 // passes reports whether client and server are both legacy, so that their messages pass as they are.
 func (x *exchange) passes() bool {
 	return x.r.Raw != nil && x.link.Era != eraModern
-}
-
-// offered takes listChanged and tasks out of the capabilities in a result of server/discover or
-// initialize: no stream to the server is open between messages, so their notifications would not come.
-// Unless the argument is true, it takes out subscribe too; see joinStandalone.
-func offered(result json.RawMessage, subscribe bool) json.RawMessage {
-	var capabilities map[string]json.RawMessage
-	if json.Unmarshal(wire.Lookup(result, "capabilities"), &capabilities) != nil {
-		return result
-	}
-	for _, name := range []string{"tools", "prompts", "resources"} {
-		var of map[string]json.RawMessage
-		if json.Unmarshal(capabilities[name], &of) != nil {
-			continue
-		}
-		delete(of, "listChanged")
-		if !subscribe {
-			delete(of, "subscribe")
-		}
-		capabilities[name], _ = json.Marshal(of)
-	}
-	delete(capabilities, "tasks")
-	raw, err := json.Marshal(capabilities)
-	if err != nil {
-		return result
-	}
-	result, _ = wire.Replace(result, raw, "capabilities")
-	return result
 }
 
 // modern sends the request to a server of 2026-07-28.
@@ -212,7 +184,7 @@ func (x *exchange) modern(ctx context.Context) (json.RawMessage, *wire.Error, er
 		return nil, nil, err
 	}
 	if x.r.Method == wire.MethodDiscover {
-		m.Result = offered(m.Result, false)
+		m.Result = bridge.Unheard(m.Result, false)
 	}
 	return x.answered(m)
 }

@@ -239,42 +239,11 @@ func (x *exchange) probe(ctx context.Context) (bool, error) {
 	return modern, nil
 }
 
-// initializeParams returns the params of initialize: those of the client, without its support of
-// tasks, which would need a stream that is always open.
-func (x *exchange) initializeParams() json.RawMessage {
-	capabilities := map[string]json.RawMessage{}
-	said := wire.Lookup(x.r.Init, "capabilities")
-	if json.Unmarshal(said, &capabilities) != nil || capabilities == nil {
-		capabilities = map[string]json.RawMessage{}
-	}
-	delete(capabilities, "tasks")
-	var extensions map[string]json.RawMessage
-	if json.Unmarshal(capabilities["extensions"], &extensions) == nil && extensions[bridge.Tasks] != nil {
-		delete(extensions, bridge.Tasks)
-		capabilities["extensions"], _ = json.Marshal(extensions) // cannot fail: its values were JSON before
-	}
-	told, _ := json.Marshal(capabilities) // cannot fail: its values were JSON before
-	if x.r.Raw != nil {
-		asked, _ := wire.String(wire.Lookup(x.r.Init, "protocolVersion"))
-		raw, _ := wire.Replace(x.r.Init, wire.AppendString(nil, wire.Negotiate(asked)), "protocolVersion")
-		if wire.Lookup(said, "tasks") != nil || wire.Lookup(said, "extensions", bridge.Tasks) != nil {
-			raw, _ = wire.Replace(raw, told, "capabilities")
-		}
-		return raw
-	}
-	client := wire.Lookup(x.r.Init, "clientInfo")
-	if client == nil {
-		client = json.RawMessage(`{"name":"dormouse","version":"1"}`)
-	}
-	raw, _ := json.Marshal(map[string]any{"protocolVersion": wire.V20251125, "capabilities": json.RawMessage(told), "clientInfo": client}) // cannot fail: its values were JSON before
-	return raw
-}
-
 // initialize opens a session over Streamable HTTP.
 func (x *exchange) initialize(ctx context.Context) error {
 	x.link.Session, x.link.Version = "", ""
 	id := requestID()
-	talk, err := x.ask(ctx, wire.NewRequest(id, wire.MethodInitialize, x.initializeParams()), nil)
+	talk, err := x.ask(ctx, wire.NewRequest(id, wire.MethodInitialize, bridge.Introduce(x.r.Init, x.r.Raw != nil)), nil)
 	if err != nil {
 		return err
 	}

@@ -190,28 +190,3 @@ func relayed(t *testing.T, w http.ResponseWriter, r *http.Request, to string, ev
 		_, _ = w.Write(wire.AppendSSE(nil, e))
 	}
 }
-
-func TestCallThatIsCancelledIsCancelledThere(t *testing.T) {
-	begun, cancelled := make(chan struct{}), make(chan struct{})
-	h := mcp.NewStreamableHTTPHandler(func(r *http.Request) *mcp.Server {
-		s := demo(r)
-		s.AddTool(&mcp.Tool{Name: "wait", InputSchema: map[string]any{"type": "object"}}, func(ctx context.Context, _ *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-			close(begun)
-			<-ctx.Done()
-			close(cancelled)
-			return nil, ctx.Err()
-		})
-		return s
-	}, nil)
-	w := newWorld(t, storagetest.NewMemory(), speaking("2025-11-25", h))
-	c := plain(w)
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() {
-		<-begun
-		cancel()
-	}()
-	if _, err := c.CallTool(ctx, &mcp.CallToolParams{Name: "wait"}); err == nil {
-		t.Error("it was not cancelled")
-	}
-	<-cancelled
-}

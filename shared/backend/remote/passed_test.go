@@ -185,7 +185,7 @@ func TestMessagesBetweenOlderVersionsPassAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestNotificationsAndLevelsOfAClientReachAnOlderServerAsTheyAre(t *testing.T) {
+func TestNotificationsAndLevelsReachAnOlderServerAsTheyAre(t *testing.T) {
 	up := &scripted{
 		greeting: `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{"logging":{}},"serverInfo":{"name":"far","version":"1"}}}`,
 		lines:    []string{`{"jsonrpc":"2.0","id":%s,"error":{"code":0,"message":"no such level"}}`},
@@ -193,62 +193,54 @@ func TestNotificationsAndLevelsOfAClientReachAnOlderServerAsTheyAre(t *testing.T
 	}
 	w := newWorld(t, storagetest.NewMemory(), up)
 	w.warm = remote.New()
-	_, header := sent(t, post(t, w.url, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{"listChanged":true}},"clientInfo":{"name":"c","version":"1"}}}`))
+	_, in := w.posts(wire.MethodInitialize, hello, "")
 	<-up.heard
-	headers := []string{wire.HeaderSessionID, header.Get(wire.HeaderSessionID)}
-	go sent(t, post(t, w.url, `{"jsonrpc":"2.0","id":0,"method":"tools/call","params":{"name":"t"}}`, headers...))
+	level := `{"jsonrpc":"2.0","id":0,"method":"logging/setLevel","params":{"level":"trace","more":1,"_meta":{"k":1}},"x":1}`
+	close(up.answered)
+	answer, _ := w.posts("", level, in)
+	commontest.Equal(t, level, <-up.heard)
+	commontest.Equal(t, strings.Replace(up.lines[0], "%s", "0", 1), answer)
+	up.answered = make(chan struct{})
+	defer close(up.answered)
+	go w.posts("", `{"jsonrpc":"2.0","id":0,"method":"tools/call","params":{"name":"t"}}`, in)
 	<-up.heard
 	for _, message := range []string{
-		`"method":"notifications/cancelled","params":{"requestId":0,"reason":"tired","more":{"n":1.50},"_meta":{"k":1}}`,
-		`"method":"notifications/progress","params":{"progressToken":"q","progress":1.50,"more":1}`,
-		`"method":"notifications/roots/list_changed","params":{"more":1,"_meta":{"k":1}}`,
-		`"id":0,"method":"logging/setLevel","params":{"level":"trace","more":1,"_meta":{"k":1}}`,
+		`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":0,"reason":"tired","more":{"n":1.50},"_meta":{"k":1}},"x":1}`,
+		`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"q","progress":1.50,"more":1},"x":1}`,
+		`{"jsonrpc":"2.0","method":"notifications/roots/list_changed","params":{"more":1,"_meta":{"k":1}},"x":1}`,
 	} {
-		message = `{"jsonrpc":"2.0",` + message + `,"x":1}`
-		if strings.Contains(message, `"id"`) {
-			close(up.answered)
-		}
-		answer, _ := sent(t, post(t, w.url, message, headers...))
+		w.posts("", message, in)
 		commontest.Equal(t, message, <-up.heard)
-		if strings.Contains(message, `"id"`) {
-			commontest.Equal(t, strings.Replace(up.lines[0], "%s", "0", 1), answer)
-		}
 	}
 }
 
-func TestErrorToInitializeReachesTheClientAsItIs(t *testing.T) {
-	const fault = `"error":{"code":-32050,"message":"closed","data":{"until":1.50},"more":1}`
-	for _, sse := range []bool{true, false} {
-		w := newWorld(t, storagetest.NewMemory(), &scripted{sse: sse, greeting: `{"jsonrpc":"2.0","id":%s,` + fault + `}`, heard: make(chan string, 9)})
-		if sse {
-			w.server.Transport = remote.SSE
-		}
-		answer, _ := sent(t, post(t, w.url, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`))
-		commontest.Equal(t, `{"jsonrpc":"2.0","id":0,`+fault+`}`, answer)
-	}
-}
+const hello = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{"listChanged":true}},"clientInfo":{"name":"c","version":"1"}}}`
 
-func TestErrorsPassBetweenVersionsAsTheyAre(t *testing.T) {
-	const clientMeta = `"_meta":{"` + wire.MetaProtocolVersion + `":"2026-07-28","` + wire.MetaClientCapabilities + `":{}}`
-	for server, greeting := range map[string]string{
+// The server answers each method with an error, but for the one that greets.
+func TestErrorsPassAsTheyAre(t *testing.T) {
+	const newer = `{"jsonrpc":"2.0","id":0,"method":"prompts/list","params":{"_meta":{"` + wire.MetaProtocolVersion + `":"2026-07-28","` + wire.MetaClientCapabilities + `":{}}}}`
+	for greets, greeting := range map[string]string{
 		wire.MethodInitialize: `{"protocolVersion":"2025-11-25","capabilities":{"prompts":{}},"serverInfo":{"name":"far","version":"1"}}`,
 		wire.MethodDiscover:   `{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"prompts":{}},"ttlMs":0,"cacheScope":"private"}`,
+		"":                    ``,
 	} {
 		for _, fault := range []string{`"error":{"code":0,"message":"none","data":null,"more":{"n":1.50}}`, `"error":{"code":1.5,"message":"odd"}`} {
 			w := newWorld(t, storagetest.NewMemory(), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 				body, _ := io.ReadAll(r.Body)
 				answer := fault
-				if method, _ := wire.String(wire.Lookup(body, "method")); method == server {
+				if method, _ := wire.String(wire.Lookup(body, "method")); method == greets {
 					answer = `"result":` + greeting
 				}
 				rw.Header().Set("Content-Type", wire.MediaJSON)
 				_, _ = fmt.Fprintf(rw, `{"jsonrpc":"2.0","id":%s,%s}`, wire.Lookup(body, "id"), answer)
 			}))
-			_, in := w.posts(wire.MethodInitialize, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`, "")
-			older, _ := w.posts("", `{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`, in)
-			newer, _ := w.posts(wire.MethodPromptsList, `{"jsonrpc":"2.0","id":1,"method":"prompts/list","params":{`+clientMeta+`}}`, "")
-			commontest.EqualIn(t, server+", the older client got", `{"jsonrpc":"2.0","id":1,`+fault+`}`, older)
-			commontest.EqualIn(t, server+", the newer client got", `{"jsonrpc":"2.0","id":1,`+fault+`}`, newer)
+			got, in := w.posts(wire.MethodInitialize, hello, "")
+			if greets != "" {
+				got, _ = w.posts("", `{"jsonrpc":"2.0","id":0,"method":"prompts/list"}`, in)
+				other, _ := w.posts(wire.MethodPromptsList, newer, "")
+				commontest.EqualIn(t, greets+", the newer client got", `{"jsonrpc":"2.0","id":0,`+fault+`}`, other)
+			}
+			commontest.EqualIn(t, greets+", the older client got", `{"jsonrpc":"2.0","id":0,`+fault+`}`, got)
 		}
 	}
 }

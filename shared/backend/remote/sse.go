@@ -6,6 +6,7 @@ import (
 	"net/url"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
+	"github.com/dormouse-mcp/dormouse/shared/mcp/bridge"
 )
 
 // connect opens the stream of a server of HTTP+SSE, and a session on it (MCP 2024-11-05,
@@ -42,7 +43,7 @@ func (x *exchange) begin(ctx context.Context, talk *conversation) error {
 		talk.endpoint = to
 	}
 	id := requestID()
-	if err := x.tell(ctx, talk, wire.NewRequest(id, wire.MethodInitialize, x.initializeParams())); err != nil {
+	if err := x.tell(ctx, talk, wire.NewRequest(id, wire.MethodInitialize, bridge.Introduce(x.r.Init, x.r.Raw != nil))); err != nil {
 		return err
 	}
 	if err := x.greeted(ctx, talk, id); err != nil {

@@ -37,6 +37,39 @@ func withoutTasks(capabilities object) object {
 	return capabilities.with("extensions", extensions.encode())
 }
 
+// Introduce returns the params of initialize for a legacy server: what the client has said, without tasks. The
+// argument legacy says that the client is legacy, so that all else passes as it is.
+func Introduce(said json.RawMessage, legacy bool) json.RawMessage {
+	l := ReadLegacy(said)
+	o, _ := objectOf(said)
+	if !legacy {
+		o, _ = objectOf(Superset(l.client))
+		o = o.without("_meta")
+	}
+	o = o.with("protocolVersion", text(wire.Negotiate(l.version)))
+	return o.with("capabilities", withoutTasks(l.capabilities.without("tasks")).encode()).encode()
+}
+
+// Unheard returns a result of server/discover or initialize without the capabilities tasks and
+// listChanged, for a server to which no stream is open between messages: their notifications would not
+// come. Unless the argument is true, it leaves out subscribe too.
+func Unheard(result json.RawMessage, subscribe bool) json.RawMessage {
+	capabilities, ok := objectOf(wire.Lookup(result, "capabilities"))
+	if !ok {
+		return result
+	}
+	for _, kind := range []string{"tools", "prompts", "resources"} {
+		if of, ok := objectOf(capabilities.get(kind)); ok {
+			if of = of.without("listChanged"); !subscribe {
+				of = of.without("subscribe")
+			}
+			capabilities = capabilities.with(kind, of.encode())
+		}
+	}
+	result, _ = wire.Replace(result, capabilities.without("tasks").encode(), "capabilities")
+	return result
+}
+
 // Extended reports whether the client declares anything besides the capabilities of MCP
 // itself and tasks. Only an Extended client gets the notifications of extensions.
 func (r Request) Extended() bool { return len(beyond(r.Capabilities)) > 0 }

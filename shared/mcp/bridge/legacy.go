@@ -42,8 +42,9 @@ func (l Legacy) modern() json.RawMessage {
 }
 
 // Params returns the params of a client's request as a modern server gets them: with what the server
-// needs to know about the client in _meta. level is the log level that the client has set last; if
-// 2026-07-28 has no such level, the server does not get it. If resent is false, Params removes inputResponses and requestState, which [Retry] and [Again] add.
+// needs to know about the client in _meta. level is the log level that the client has set last; Params
+// leaves out one that MCP does not have. If resent is false, Params removes inputResponses and
+// requestState, which [Retry] and [Again] add.
 func (l Legacy) Params(method string, params json.RawMessage, level string, resent bool) json.RawMessage {
 	o, _ := objectOf(params)
 	o = o.without("task") // "task" asks for a task of 2025-11-25, a capability that Initialize does not offer
