@@ -1,19 +1,17 @@
 package dormouse
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/infra/local/display"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
-
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
 )
 
@@ -35,10 +33,9 @@ type waits struct {
 	stop  chan struct{}
 	gone  chan struct{}
 
-	mu    sync.Mutex
-	rows  []wait
-	shown int // number of lines that are on the terminal
-	last  []byte
+	mu   sync.Mutex
+	rows []wait
+	display.Lines
 }
 
 type wait struct {
@@ -108,28 +105,12 @@ func (w *waits) end(stay bool) {
 	switch {
 	case stay:
 		w.draw()
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if w.shown > 0 {
+		if w.width != nil && len(w.rows) > 0 {
 			_, _ = io.WriteString(w.out, "\n")
 		}
-	case w.shown > 0:
-		_, _ = w.out.Write(w.clear())
+	case w.width != nil:
+		_, _ = w.out.Write(w.Frame(nil, nil, 0))
 	}
-}
-
-// clear returns the bytes that remove the lines from the terminal.
-func (w *waits) clear() []byte {
-	var out bytes.Buffer
-	if w.shown > 0 {
-		out.WriteByte('\r')
-	}
-	if w.shown > 1 {
-		_, _ = fmt.Fprintf(&out, "\x1b[%dA", w.shown-1)
-	}
-	out.WriteString("\x1b[J")
-	w.shown = 0
-	return out.Bytes()
 }
 
 func (w *waits) draw() {
@@ -150,16 +131,9 @@ func (w *waits) draw() {
 			tail = "  " + seconds(r.took)
 		}
 		head := fmt.Sprintf("%-*s  ", name, r.name)
-		lines = append(lines, clip(head+clip(r.phase, max(8, room-len([]rune(head+tail))))+tail, room))
+		lines = append(lines, head+clip(r.phase, max(8, room-len([]rune(head+tail))))+tail)
 	}
-	text := []byte(strings.Join(lines, "\n"))
-	if bytes.Equal(text, w.last) && w.shown > 0 {
-		return
-	}
-	w.last = bytes.Clone(text)
-	out := append(w.clear(), text...)
-	w.shown = len(lines)
-	_, _ = w.out.Write(out)
+	_, _ = w.out.Write(w.Frame(nil, lines, room+1))
 }
 
 // lines writes a line for each server whose phase is new.

@@ -14,7 +14,7 @@ import (
 // bottom is the part of a screen that is rewritten: a line for each install in progress, and the
 // status line.
 type bottom struct {
-	shown    []string
+	Lines
 	installs []install
 	closed   bool
 	started  bool // the first block was printed
@@ -73,8 +73,11 @@ const (
 	clear = "\x1b[J"   // clears from the cursor to the end of the screen
 )
 
-// frame returns the bytes that replace the bottom of the screen by text and, below it, lines.
-func (b *bottom) frame(text []byte, lines []string, width int) []byte {
+// Lines are the last lines of a screen, which are rewritten.
+type Lines struct{ shown []string }
+
+// Frame returns the bytes that replace the lines by text and, below it, other lines.
+func (b *Lines) Frame(text []byte, lines []string, width int) []byte {
 	for i, l := range lines {
 		lines[i] = cut(l, width-1) // a line that fills the width would make the terminal begin another line
 	}

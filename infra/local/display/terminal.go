@@ -134,7 +134,7 @@ func (t *Terminal) next(now time.Time) time.Duration {
 func (t *Terminal) flush(now time.Time) {
 	text := t.out.Bytes()
 	if t.opts.Screen {
-		text = t.bottom.frame(text, t.bottomLines(now), t.opts.Width())
+		text = t.bottom.Frame(text, t.bottomLines(now), t.opts.Width())
 	}
 	t.out.Reset()
 	if len(text) > 0 {
