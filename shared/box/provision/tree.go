@@ -155,46 +155,14 @@ func look(src *os.Root, real, name string, d fs.DirEntry) (e entry, ok bool, err
 	case fs.ModeDir:
 	case fs.ModeSymlink:
 		e.Mode = fs.ModeSymlink
-		e.Link, err = inside(src, real, name)
+		var out bool
+		if e.Link, out = snapshot.Link(src, real, name); out {
+			err = fmt.Errorf("link %s leads out of the folder", name)
+		}
 	default:
 		return e, false, nil // sockets, pipes and devices are not copied
 	}
 	return e, err == nil, err
-}
-
-// inside returns the target of a link, relative to the link's folder. inside fails if the link
-// leads out of src, by itself or through other links.
-func inside(src *os.Root, real, name string) (string, error) {
-	link, err := src.Readlink(name)
-	if err != nil {
-		return "", err
-	}
-	to := link
-	if filepath.IsAbs(to) {
-		rel, err := filepath.Rel(real, filepath.Clean(to))
-		if err != nil || !filepath.IsLocal(rel) {
-			return "", fmt.Errorf("link %s leads out of the folder", name)
-		}
-		if to, err = filepath.Rel(path.Dir(name), rel); err != nil {
-			return "", err
-		}
-		// Folders in to may be links. os.Root cannot check them, because it follows no absolute link.
-		// They do no harm: the workspace gets a relative link, which is followed only within it.
-		return to, nil
-	}
-	if !filepath.IsLocal(path.Join(path.Dir(name), to)) {
-		return "", fmt.Errorf("link %s leads out of the folder", name)
-	}
-	if _, err := src.Stat(name); err != nil && !errors.Is(err, fs.ErrNotExist) && !absolute(src, path.Join(path.Dir(name), to)) {
-		return "", fmt.Errorf("link %s leads out of the folder: %w", name, err)
-	}
-	return to, nil
-}
-
-// absolute reports whether name is a link with an absolute path.
-func absolute(src *os.Root, name string) bool {
-	link, err := src.Readlink(name)
-	return err == nil && filepath.IsAbs(link)
 }
 
 // skipped reports whether an entry is not copied. If modules is set, node_modules is not.

@@ -197,7 +197,7 @@ func (s *scanner) look(name string) (folder bool, err error) {
 		}
 	case fs.ModeDir:
 	case fs.ModeSymlink:
-		if e.Link, e.out = s.link(name); s.whole {
+		if e.Link, e.out = Link(s.root, s.real, name); s.whole {
 			e.Link, err = s.root.Readlink(name)
 			e.out = err != nil
 		}
@@ -208,25 +208,28 @@ func (s *scanner) look(name string) (folder bool, err error) {
 	return e.Mode.IsDir(), nil
 }
 
-// link returns the target of a link, relative to the link's folder. The result out reports whether
-// the link leads out of the workspace.
-func (s *scanner) link(name string) (to string, out bool) {
-	to, err := s.root.Readlink(name)
+// Link returns the target of a link in root, relative to the link's folder. The argument real is the
+// path of root without links, "" if unknown. The result out reports whether the link leads out of
+// root, by itself or through other links.
+func Link(root *os.Root, real, name string) (to string, out bool) {
+	to, err := root.Readlink(name)
 	if err != nil {
 		return "", true
 	}
 	if filepath.IsAbs(to) {
 		// The restored workspace will have another path, so links become relative.
-		rel, err := filepath.Rel(s.real, filepath.Clean(to))
-		if s.real == "" || err != nil || !filepath.IsLocal(rel) {
+		rel, err := filepath.Rel(real, filepath.Clean(to))
+		if real == "" || err != nil || !filepath.IsLocal(rel) {
 			return to, true
 		}
 		if to, err = filepath.Rel(path.Dir(name), rel); err != nil {
 			return "", true
 		}
+		// Folders in to may be links. os.Root cannot check them, because it follows no absolute link.
+		// They do no harm: the copy gets a relative link, which is followed only within it.
 		return to, false
 	}
-	return to, leavesOut(s.root, name, to)
+	return to, leavesOut(root, name, to)
 }
 
 // leavesOut reports whether a link leads out of the folder, by itself or through other links. The
