@@ -77,7 +77,7 @@ func newBox(s serversfile.Server, at setup, log *slog.Logger) *adapter {
 	environ := at.own
 	own := box.Server{
 		Name: s.Name, Command: s.Command, Args: s.Args, Env: s.Env, Given: given(at.image), Unset: s.Unset, Cwd: s.Cwd, Base: environ,
-		Principal: s.Principal(), Scope: box.Scope(s.Box.Scope), Secrets: s.Box.Secrets, ShowOutput: at.show, Lists: s.Record && !s.OwnLists, Mark: at.work, Guard: at.guard, Apart: at.guard != nil, Memory: at.guard.Memory(), Era: at.era,
+		Principal: s.Principal(), Scope: box.Scope(s.Box.Scope), Secrets: s.Box.Secrets, ShowOutput: at.show, Lists: s.Record && !s.OwnLists, Mark: at.work, Guard: at.guard, Memory: at.guard.Memory(), Era: at.era,
 		StartupTimeout: s.StartupTimeout, ToolTimeout: tools, AnswerTimeout: s.AnswerTimeout, Idle: s.Idle,
 	}
 	if at.logs != "" && own.Memory == nil { // dormouse run has started the runner as a program of its own

@@ -137,7 +137,7 @@ func (r *processRun) confine(s Server, placed provision.Launch) (launch, error) 
 	clear := r.mark(&s)
 	if s.Sandbox == nil {
 		l, err := s.launch()
-		l.Clear, l.Guard, l.Apart = clear, s.Guard, s.Apart
+		l.Clear, l.Guard = clear, s.Guard
 		return l, err
 	}
 	place, err := s.Sandbox(p.group.id, placed)
@@ -155,7 +155,7 @@ func (r *processRun) confine(s Server, placed provision.Launch) (launch, error) 
 	maps.Copy(base, place.Environment())
 	s.Base = base
 	l, err := s.launch()
-	l.Start, l.Guard, l.Apart = place.Start, s.Guard, s.Apart
+	l.Start, l.Guard = place.Start, s.Guard
 	l.Clear = func() {
 		clear()
 		p.output.over = place.Exceeded()

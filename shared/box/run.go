@@ -230,7 +230,7 @@ func (r *processRun) leave() {
 	}
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
-	if p.nap.asked && !p.nap.over {
+	if isClosed(p.nap.drowsy) && !p.nap.over {
 		return // freeze ends the process itself
 	}
 	p.left = p.left || !p.told

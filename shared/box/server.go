@@ -84,11 +84,10 @@ type Server struct {
 	// value, such as a child that left the process group. [proc.EndMarked] finds the processes
 	// that a killed runner has left. Mark works only on Linux.
 	Mark string
-	// Guard protects a program that runs several boxes from the faults of one box. Guard may be
-	// nil. Apart starts each process in an OS session of its own, so that it has no access to the
-	// terminal of the program.
+	// Guard protects a program that runs several boxes from the faults of one box. Each process then
+	// has an OS session of its own, so that it has no access to the terminal of the program. Guard may
+	// be nil.
 	Guard *guard.Guard
-	Apart bool
 	// Memory bounds the memory of several boxes: each process waits for room before it starts, and
 	// idle processes end if others need their room. If it is nil, nothing is bounded.
 	Memory *guard.Memory

@@ -23,14 +23,13 @@ const ControlFile = 5
 
 // nap is what a process needs to sleep with its memory. When a process sleeps, its OS process has
 // ended. If its conversation has an open request, another [process], called its heir, takes over
-// the conversation and waits until a message needs it. [Box].mu guards asked, sent, over, kept and
+// the conversation and waits until a message needs it. [Box].mu guards sent, over, kept and
 // discard; the channels order the accesses to the other fields.
 type nap struct {
 	control *memory.Control // speaks to the keeper; nil if there is none, or if it cannot freeze any more
 	image   memory.Process  // names the image, and says which process may get it
 
 	drowsy  chan struct{} // closed when [processRun.freeze] is to begin
-	asked   bool          // drowsy is closed
 	sent    int64         // how many bytes had been queued for the process when drowsy was closed
 	over    bool          // freeze has returned
 	kept    bool          // freeze has succeeded: an image of the memory is in the store
@@ -81,7 +80,7 @@ func (p *process) waits() bool {
 // bury records in n.dead the requests that the box ends while the process still works on them.
 // After the process is thawed, it may still answer them.
 func (n *nap) bury(p *process) {
-	if p.child == nil || n.control == nil || p.failed == nil || n.asked {
+	if p.child == nil || n.control == nil || p.failed == nil || isClosed(n.drowsy) {
 		return
 	}
 	for _, r := range p.conv.requests {
@@ -94,12 +93,12 @@ func (n *nap) bury(p *process) {
 // process if not.
 func (p *process) dismiss() {
 	switch n := &p.nap; {
-	case p.child == nil || n.asked && !n.over:
-	case n.control == nil || n.asked || n.discard || !p.greeted || p.left || p.state == gone || p.replaced != "" || p.keeping.over(),
+	case p.child == nil || isClosed(n.drowsy) && !n.over:
+	case n.control == nil || isClosed(n.drowsy) || n.discard || !p.greeted || p.left || p.state == gone || p.replaced != "" || p.keeping.over(),
 		p.failed != nil && p.failed.data.Phase != PhaseBoxUnavailable:
 		p.child.Terminate()
 	default:
-		n.asked, n.sent = true, p.queue.Pushed()
+		n.sent = p.queue.Pushed()
 		close(n.drowsy)
 	}
 }
@@ -407,17 +406,22 @@ func (r *processRun) thaw(ctx context.Context) (*frozen, error) {
 		r.lost(errors.New("the state of its conversation cannot be read"))
 		return nil, nil
 	}
+	image, err := found.Claim()
+	if err != nil {
+		r.lost(err)
+		return nil, nil
+	}
+	defer func() { _ = image.Close() }() // nothing was written
 	within, done := context.WithTimeout(ctx, wakeTime)
 	defer done()
-	err = found.Claim(within, p.nap.control.Thaw)
+	err = p.nap.control.Thaw(within, image)
 	_, unfit := errors.AsType[*memory.UnfitError](err)
-	_, gone := errors.AsType[*memory.ClaimError](err)
 	switch {
 	case err == nil:
 		p.box.log.Info("thawed", "server", p.box.server.Name, "process", p.group.id,
 			"age_s", int(time.Since(found.Saved).Seconds()), "mb", megabytes(found.Size), "ms", time.Since(begun).Milliseconds())
 		return f, nil
-	case unfit, gone:
+	case unfit:
 		r.lost(err)
 		return nil, nil
 	}

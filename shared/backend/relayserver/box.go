@@ -58,13 +58,15 @@ func (x *boxes) rouse(ctx context.Context, id storage.BoxID) (storage.Box, error
 			return b, err
 		}
 		b.ID = id
-		now, ok, err := x.insideBox(ctx, b)
+		l, err := x.insideLife(ctx, b)
 		var failed *startFailed
 		switch {
 		case errors.As(err, &failed):
 			return b, x.endWaiting(ctx, id, "", failed.why)
-		case err != nil || ok:
-			return now, err
+		case err != nil:
+			return b, err
+		case l != nil:
+			return l.record, nil
 		}
 		mine := b.State == storage.Starting && b.Owner == owner
 		if b.State != storage.Asleep && !mine {

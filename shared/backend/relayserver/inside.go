@@ -61,34 +61,34 @@ type startFailed struct{ why storage.Failure }
 
 func (f *startFailed) Error() string { return f.why.Detail }
 
-// insideBox returns the present record of a box that runs in this program. If the box is asleep and
-// its server is to run here, insideBox first wakes it. ok is false for any other box. The argument b
-// is the record that the caller read last.
+// insideLife returns the life of a box that runs in this program, when the box takes messages. If the
+// box is asleep and its server is to run here, insideLife first wakes it. The result is nil for any
+// other box. The argument b is the record that the caller read last.
 //
 // Errors: *startFailed, after which the box is asleep; Unavailable; the error of ctx.
-func (x *boxes) insideBox(ctx context.Context, b storage.Box) (now storage.Box, ok bool, err error) {
+func (x *boxes) insideLife(ctx context.Context, b storage.Box) (*life, error) {
 	if x.Inside == nil {
-		return b, false, nil
+		return nil, nil
 	}
 	_, server := b.ID.Parts()
 	for {
 		wakes := x.IsInside(server) && (b.State == storage.Asleep || b.Conn == InsideConn(b.ID))
 		l, first := x.Inside.life(b, wakes)
 		if l == nil {
-			return b, false, nil
+			return nil, nil
 		}
 		if first {
 			l.began(x.begin(context.WithoutCancel(ctx), l, b))
 		}
 		left, err := l.awaits(ctx)
 		if err == nil && !left {
-			return l.record, true, nil
+			return l, nil
 		}
 		if err != nil && !errors.Is(err, storage.Conflict) {
-			return b, false, err
+			return nil, err
 		}
 		if b, err = x.Store.Box(ctx, b.ID); err != nil {
-			return b, false, err
+			return nil, err
 		}
 	}
 }
@@ -181,16 +181,15 @@ func (x *boxes) begin(ctx context.Context, l *life, b storage.Box) error {
 // is false for any other box.
 func (x *boxes) deliverInside(ctx context.Context, d sessions.Delivery, b storage.Box) (gen storage.Generation, ok bool, err error) {
 	for {
-		now, ok, err := x.insideBox(ctx, b)
-		if err != nil || !ok {
+		l, err := x.insideLife(ctx, b)
+		if err != nil || l == nil {
 			return 0, false, err
 		}
-		l := x.Inside.find(b.ID)
-		if l != nil && l.gen == now.Gen && l.deliver(d.Address, unsealed(d, now)) {
+		if l.deliver(d.Address, unsealed(d, l.record)) {
 			if x.Bill != nil {
 				x.Bill.Posted(len(d.Raw))
 			}
-			return now.Gen, true, nil
+			return l.gen, true, nil
 		}
 		if b, err = x.Store.Box(ctx, b.ID); err != nil { // the life has just ended, so read the record again
 			return 0, false, err

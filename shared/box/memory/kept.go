@@ -20,7 +20,6 @@ type Kept struct {
 	Key        Tenant
 	Box        string
 	Generation int64
-	Now        func() time.Time // nil means time.Now
 }
 
 // Process describes a process whose memory is stored. Owner is the name under which its workspace
@@ -30,13 +29,6 @@ type Process struct {
 	Workspace, Staged string // the workspace, and the file that lists what was put into it before the start
 	Fit               Fit
 	Install           string
-}
-
-func (k *Kept) now() time.Time {
-	if k.Now != nil {
-		return k.Now()
-	}
-	return time.Now()
 }
 
 func (k *Kept) header(p Process) Header {
@@ -49,7 +41,7 @@ func (k *Kept) header(p Process) Header {
 func (k *Kept) Save(ctx context.Context, p Process, freeze func(ctx context.Context, memory io.Writer) (state any, err error)) (size int64, err error) {
 	err = k.Store.SaveImage(ctx, p.Name, p.Owner, p.Workspace, p.Staged, func(file io.Writer) error {
 		bounded := &counter{to: file}
-		sealed, err := newSealer(bounded, k.Key, k.header(p).sealed(k.now()))
+		sealed, err := newSealer(bounded, k.Key, k.header(p).sealed())
 		if err != nil {
 			return err
 		}
@@ -121,7 +113,7 @@ func (k *Kept) Find(p Process) (f *Found, err error) {
 	if f.header, f.raw, err = readHeader(file); err != nil {
 		return nil, err
 	}
-	if err := f.header.fits(k.header(p), k.now()); err != nil {
+	if err := f.header.fits(k.header(p)); err != nil {
 		return nil, err
 	}
 	f.Saved = f.header.Saved
@@ -167,28 +159,23 @@ func (f *Found) plain() (*zstd.Decoder, error) {
 	return zstd.NewReader(o, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(8<<20))
 }
 
-// ClaimError says that an image could not be claimed. No process has got any part of it.
-type ClaimError struct{ error }
-
-// Claim deletes the image from the store, and calls the function thaw with its memory. If the image
-// was already deleted, Claim fails with a [*ClaimError] and does not call thaw: at most one process
-// gets an image.
-func (f *Found) Claim(ctx context.Context, thaw func(context.Context, io.Reader) error) error {
+// Claim deletes the image from the store, and returns its memory for [Control.Thaw]. Claim fails if the
+// image was already deleted: at most one process gets an image. The caller closes the memory.
+func (f *Found) Claim() (memory io.ReadCloser, err error) {
 	if err := f.kept.Store.ClaimImage(f.owner, f.file.Name()); err != nil {
-		return &ClaimError{lost("its image is gone: %s", oneLine(err.Error()))}
+		return nil, lost("its image is gone: %s", oneLine(err.Error()))
 	}
 	if _, err := f.file.Seek(0, io.SeekStart); err != nil {
-		return err
+		return nil, err
 	}
 	if _, raw, err := readHeader(f.file); err != nil || !bytes.Equal(raw, f.raw) {
-		return &ClaimError{errors.Join(lost("its image was changed while it was read"), err)}
+		return nil, errors.Join(lost("its image was changed while it was read"), err)
 	}
 	plain, err := f.plain()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer plain.Close()
-	return thaw(ctx, plain)
+	return plain.IOReadCloser(), nil
 }
 
 // Close closes the file of the image. An image that was not claimed stays in the store.

@@ -67,17 +67,17 @@ func (e *LostError) Error() string { return e.Why }
 
 func lost(format string, args ...any) error { return &LostError{fmt.Sprintf(format, args...)} }
 
-// sealed returns h with a new salt, the present format, and the given time as Saved.
-func (h Header) sealed(now time.Time) Header {
-	h.Format, h.Saved, h.Salt = format, now.UTC().Truncate(time.Millisecond), make([]byte, 32)
+// sealed returns h with a new salt, the present format, and the present time as Saved.
+func (h Header) sealed() Header {
+	h.Format, h.Saved, h.Salt = format, time.Now().UTC().Truncate(time.Millisecond), make([]byte, 32)
 	_, _ = rand.Read(h.Salt) // never fails
 	return h
 }
 
 // fits returns nil if an image with the header h can be used for the process of the header want. If
 // not, the error says why.
-func (h Header) fits(want Header, now time.Time) error {
-	switch age := now.Sub(h.Saved); {
+func (h Header) fits(want Header) error {
+	switch age := time.Since(h.Saved); {
 	case h.Format != format:
 		return lost("its image has the format %d, and this version reads %d", h.Format, format)
 	case h.Tenant != want.Tenant || h.Box != want.Box:

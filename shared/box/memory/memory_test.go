@@ -80,8 +80,12 @@ func (r *rig) thaw(k *Kept, p Process) (memory []byte, state string, err error) 
 		return nil, "", err
 	}
 	defer f.Close()
+	image, err := f.Claim()
+	if err != nil {
+		return nil, "", err
+	}
 	var got bytes.Buffer
-	err = f.Claim(r.t.Context(), func(_ context.Context, image io.Reader) error { return copyChunks(&got, image) })
+	err = errors.Join(copyChunks(&got, image), image.Close())
 	return got.Bytes(), string(f.State), err
 }
 
@@ -123,6 +127,15 @@ func TestMemoryIsThawedOnceByTheNextRunner(t *testing.T) {
 	}
 }
 
+func TestAnOldImageDoesNotFit(t *testing.T) {
+	h := Header{}.sealed()
+	commontest.OK(t, h.fits(h))
+	h.Saved = time.Now().Add(-MaxAge - time.Minute)
+	if _, lost := errors.AsType[*LostError](h.fits(h)); !lost {
+		t.Error("it fits")
+	}
+}
+
 func TestAnImageThatDoesNotFitIsNeverThawed(t *testing.T) {
 	t.Parallel()
 	p := newRig(t).process()
@@ -139,7 +152,6 @@ func TestAnImageThatDoesNotFitIsNeverThawed(t *testing.T) {
 		"another install": func(_ *Kept, p *Process) { p.Install = "sha256:4" },
 		"another process": func(_ *Kept, p *Process) { p.Name = "r" },
 		"another tenant":  func(k *Kept, _ *Process) { k.Key.name = "u" },
-		"an old image":    func(k *Kept, _ *Process) { k.Now = func() time.Time { return time.Now().Add(MaxAge + time.Minute) } },
 		"a new part":      fit("more"),
 	}
 	for key := range p.Fit {

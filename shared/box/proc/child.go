@@ -41,8 +41,9 @@ type Command struct {
 
 	Extra []*os.File // files that the process gets as descriptors 3 and following; the caller closes them. Must be empty if Start is set
 
-	Guard *guard.Guard // catches the panics of the goroutines that wait for the process; nil for none
-	Apart bool         // the process leads its own OS session, so it has no terminal
+	// Guard catches the panics of the goroutines that wait for the process; nil for none. With a Guard
+	// the process leads its own OS session, so it has no terminal.
+	Guard *guard.Guard
 }
 
 // Child is a running process that leads its own process group, with its three pipes. When the
@@ -93,7 +94,7 @@ func Start(run Command, g Grace) (*Child, error) {
 	if run.Clear != nil {
 		c.clear = run.Clear
 	}
-	c.cmd = &exec.Cmd{Path: run.Path, Args: run.Args, Env: run.Env, Dir: run.Dir, SysProcAttr: attributes(run.Apart)}
+	c.cmd = &exec.Cmd{Path: run.Path, Args: run.Args, Env: run.Env, Dir: run.Dir, SysProcAttr: attributes(run.Guard != nil)}
 	// exec.Cmd would close pipes of its own in Wait, even if they still contain output.
 	pipes, err := openPipes(3)
 	if err != nil {
