@@ -3,6 +3,7 @@ package native
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"slices"
 	"time"
 
@@ -15,9 +16,6 @@ const listWithin = 2 * time.Second
 
 // listFor is how long operators get the same list of a server again. The console asks after each call.
 const listFor = 10 * time.Second
-
-// maxLists is how many lists a Backend keeps for listFor.
-const maxLists = 1000
 
 // listed is what a server has answered to an operator.
 type listed struct {
@@ -41,9 +39,7 @@ func (k *Backend) Tools(ctx context.Context, tenant, server string) ([]json.RawM
 		last.at = time.Now()
 		if ctx.Err() == nil {
 			k.mu.Lock()
-			if len(k.lists) >= maxLists {
-				clear(k.lists)
-			}
+			maps.DeleteFunc(k.lists, func(_ [2]string, l listed) bool { return time.Since(l.at) >= listFor })
 			k.lists[key] = last
 			k.mu.Unlock()
 		}

@@ -344,26 +344,11 @@ func (x *exchange) fail(err error) {
 }
 
 func statusOf(code storage.Code) int {
-	switch code {
-	case storage.Invalid:
-		return http.StatusBadRequest
-	case storage.Unauthenticated:
-		return http.StatusUnauthorized
-	case storage.Forbidden:
-		return http.StatusForbidden
-	case storage.NotFound:
-		return http.StatusNotFound
-	case storage.Conflict:
-		return http.StatusConflict
-	case storage.TooLarge:
-		return http.StatusRequestEntityTooLarge
-	case storage.Busy:
-		return http.StatusTooManyRequests
-	case storage.Unavailable:
-		return http.StatusServiceUnavailable
-	default:
-		return http.StatusInternalServerError
-	}
+	return cmp.Or(map[storage.Code]int{
+		storage.Invalid: http.StatusBadRequest, storage.Unauthenticated: http.StatusUnauthorized, storage.Forbidden: http.StatusForbidden,
+		storage.NotFound: http.StatusNotFound, storage.Conflict: http.StatusConflict, storage.TooLarge: http.StatusRequestEntityTooLarge,
+		storage.Busy: http.StatusTooManyRequests, storage.Unavailable: http.StatusServiceUnavailable,
+	}[code], http.StatusInternalServerError)
 }
 
 // tell reports a request to the observer, without its query and its body.

@@ -269,19 +269,10 @@ func summed(shares []Share, by []string, byDay bool) ([]Share, error) {
 		}
 	}
 	for _, s := range shares {
-		var of Share
-		for _, name := range by {
-			switch name {
-			case "server":
-				of.Server = s.Server
-			case "tenant":
-				of.Tenant = s.Tenant
-			case "principal":
-				of.Principal = s.Principal
-			case "tool":
-				of.Tool = s.Tool
-			case "day":
-				of.Day = s.Day
+		of := Share{Server: s.Server, Tenant: s.Tenant, Principal: s.Principal, Tool: s.Tool, Day: s.Day}
+		for name, field := range map[string]*string{"server": &of.Server, "tenant": &of.Tenant, "principal": &of.Principal, "tool": &of.Tool, "day": &of.Day} {
+			if !slices.Contains(by, name) {
+				*field = ""
 			}
 		}
 		i, known := at[of]
