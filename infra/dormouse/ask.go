@@ -160,20 +160,16 @@ func (t *terminal) fill(a asked) (kept []string, err error) {
 		if a.only != nil && !slices.Contains(a.only, r.Name) {
 			continue
 		}
-		some, err := t.fillOne(r, a)
+		lacks := r.Lacks()
+		if !a.all {
+			lacks = slices.DeleteFunc(lacks, func(v serversfile.Variable) bool { return v.Input == "" })
+		}
+		some, err := t.askFor(a.servers, r.Name, lacks)
 		if kept = append(kept, some...); err != nil {
 			return kept, err
 		}
 	}
 	return kept, nil
-}
-
-func (t *terminal) fillOne(r serversfile.Rejection, a asked) (kept []string, err error) {
-	lacks := r.Lacks()
-	if !a.all {
-		lacks = slices.DeleteFunc(lacks, func(v serversfile.Variable) bool { return v.Input == "" })
-	}
-	return t.askFor(a.servers, r.Name, lacks)
 }
 
 // askFor asks the user for values of a server, and saves them in the .env beside the servers file.

@@ -133,7 +133,9 @@ func accountOf(b api.Bill, prices meter.Prices, by string) account {
 		all[o] = all[o].Plus(s.Units)
 	}
 	for o, u := range all {
-		a.Owners = append(a.Owners, costOf(o, u, prices))
+		o.USD, o.Units = prices.Cost(u), u
+		o.Boxes = o.USD - prices.Cost(u.WithoutTasks())
+		a.Owners = append(a.Owners, o)
 	}
 	slices.SortFunc(a.Owners, func(x, y ownerCost) int {
 		if by == "day" {
@@ -142,12 +144,6 @@ func accountOf(b api.Bill, prices meter.Prices, by string) account {
 		return cmp.Or(cmp.Compare(y.USD, x.USD), cmp.Compare(x.Name+x.Server, y.Name+y.Server))
 	})
 	return a
-}
-
-func costOf(o ownerCost, u meter.Units, prices meter.Prices) ownerCost {
-	o.USD, o.Units = prices.Cost(u), u
-	o.Boxes = o.USD - prices.Cost(u.WithoutTasks())
-	return o
 }
 
 func (a account) print(out io.Writer, most int) error {

@@ -2,6 +2,7 @@ package dormouse
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -293,7 +294,7 @@ func (t tool) fits(args map[string]json.RawMessage) error {
 
 // wrong returns an error about arguments, which ends with the arguments that the tool takes.
 func (t tool) wrong(format string, args ...any) error {
-	return failure{exitUsage, fmt.Errorf(format+"; %s takes %s", append(args, t.Name, orNothing(t.arguments()))...)}
+	return failure{exitUsage, fmt.Errorf(format+"; %s takes %s", append(args, t.Name, cmp.Or(t.arguments(), "no arguments"))...)}
 }
 
 // toolsOver asks a server for all pages of its list of tools. If the error is a
@@ -330,13 +331,12 @@ func (t tool) values(pairs []string, jsonArgs string) (map[string]json.RawMessag
 	if jsonArgs != "" {
 		err := json.Unmarshal([]byte(jsonArgs), &args)
 		if kind, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-			return nil, t.wrong("--args is no JSON object: it is of the type %s", kind.Value)
+			err = fmt.Errorf("it is of the type %s", kind.Value)
+		} else if args == nil {
+			err = cmp.Or(err, errors.New("it is null"))
 		}
 		if err != nil {
-			return nil, t.wrong("--args is no JSON object: %v", err)
-		}
-		if args == nil {
-			return nil, t.wrong("--args is no JSON object: it is null")
+			return nil, t.wrong("--args is no JSON object: %w", err)
 		}
 	}
 	for _, pair := range pairs {
@@ -355,13 +355,6 @@ func (t tool) values(pairs []string, jsonArgs string) (map[string]json.RawMessag
 		args[name] = text
 	}
 	return args, nil
-}
-
-func orNothing(text string) string {
-	if text == "" {
-		return "no arguments"
-	}
-	return text
 }
 
 // valueOf converts a text to a JSON value of a type in JSON Schema. For type "any", a text that is
@@ -409,9 +402,9 @@ func (c *client) endpoint(ctx context.Context, server string, lifetime time.Dura
 		}
 		c.shows = info.Certificate
 		if base, key = info.URL, ""; info.Access != local.AccessOpen {
-			if key, err = c.shortKey(ctx, server, lifetime); err != nil {
-				return "", "", err
-			}
+			var made api.Key // of the default tenant
+			err = c.call(ctx, http.MethodPost, "keys", api.NewKey{Principal: "dormouse", Servers: []string{server}, Seconds: int64(lifetime.Seconds())}, &made)
+			return base + "/" + server + "/mcp", made.Key, err
 		}
 	}
 	return base + "/" + server + "/mcp", key, nil
@@ -464,13 +457,6 @@ func plainly(server string, err error) error {
 		return err
 	}
 	return errors.New(strings.TrimPrefix(answer.Message, fmt.Sprintf("server %q: ", server)))
-}
-
-// shortKey creates an API key of the default tenant for one server, with the given lifetime.
-func (c *client) shortKey(ctx context.Context, server string, lifetime time.Duration) (string, error) {
-	var made api.Key
-	err := c.call(ctx, http.MethodPost, "keys", api.NewKey{Principal: "dormouse", Servers: []string{server}, Seconds: int64(lifetime.Seconds())}, &made)
-	return made.Key, err
 }
 
 // bearer is a RoundTripper that adds an API key to requests.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"unicode/utf8"
@@ -138,7 +139,7 @@ func table(out io.Writer, rows func(say func(format string, args ...any))) error
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	if width := (says{}).display(out, os.Getenv).Width; width != nil && widest(text.String()) > width() {
+	if width := (says{}).display(out, os.Getenv).Width; width != nil && slices.ContainsFunc(strings.Split(text.String(), "\n"), func(line string) bool { return utf8.RuneCountInString(line) > width() }) {
 		text.Reset()
 		text.WriteString(folded(cells.String(), width()))
 	}
@@ -148,14 +149,6 @@ func table(out io.Writer, rows func(say func(format string, args ...any))) error
 	}
 	_, err := out.Write(text.Bytes())
 	return err
-}
-
-// widest returns the width of the longest line in characters.
-func widest(text string) (most int) {
-	for line := range strings.Lines(text) {
-		most = max(most, utf8.RuneCountInString(strings.TrimRight(line, "\n")))
-	}
-	return most
 }
 
 // folded formats tables in lines of at most width characters. Each line in cells is a row whose

@@ -106,7 +106,7 @@ func (d *doctor) server(ctx context.Context) []finding {
 	if d.machine != nil {
 		_, _ = d.machine.reload(ctx, []string{d.Server}) // an error is ignored: the checks do not need the lists that dormouse run forgets
 	}
-	return append([]finding{good("path", "%s", path)}, d.start(ctx, newStarts(d.Server))...)
+	return append([]finding{good("path", "%s", path)}, d.start(ctx, &starts{server: d.Server, first: map[string]journal.Event{}, over: make(chan struct{})})...)
 }
 
 // start serves the servers file in a temporary data folder, and calls the server there. The
@@ -216,10 +216,6 @@ type starts struct {
 	first map[string]journal.Event // the first event of each kind
 	ended bool
 	over  chan struct{} // closed when the start has succeeded or failed
-}
-
-func newStarts(server string) *starts {
-	return &starts{server: server, first: map[string]journal.Event{}, over: make(chan struct{})}
 }
 
 // eventWithin is how long wait waits for an event about the start, after the server has answered.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -99,7 +98,14 @@ func (c *imageCommand) Run(t *terminal) error {
 	for _, r := range all.Rejected() {
 		rows = append(rows, bakedServer{Server: r.Name, Why: r.Reason()})
 	}
-	return c.show(t, rows, func() error { return printBaked(t.out, rows) })
+	return c.show(t, rows, func() error {
+		return table(t.out, func(say func(format string, args ...any)) {
+			say("SERVER\tDIGEST\tNOTE\n")
+			for _, r := range rows {
+				say("%s\t%.12s\t%s\n", r.Server, r.Digest, r.Why)
+			}
+		})
+	})
 }
 
 // bakeOne installs one server for the image.
@@ -114,13 +120,4 @@ func bakeOne(ctx context.Context, s serversfile.Server, c runner.BakeConfig) bak
 		row.Why = err.Error()
 	}
 	return row
-}
-
-func printBaked(out io.Writer, rows []bakedServer) error {
-	return table(out, func(say func(format string, args ...any)) {
-		say("SERVER\tDIGEST\tNOTE\n")
-		for _, r := range rows {
-			say("%s\t%.12s\t%s\n", r.Server, r.Digest, r.Why)
-		}
-	})
 }

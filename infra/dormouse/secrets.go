@@ -131,7 +131,9 @@ func (c *listSecretsCommand) Run(t *terminal) error {
 				return err
 			}
 			if c.Principal == "" || c.Principal == r.Principal {
-				lines = append(lines, lineOfSecret(r))
+				lines = append(lines, secretLine{
+					Name: r.Provider, Tenant: r.Tenant, Principal: r.Principal, Changed: r.Changed.UTC(), Until: r.Until.UTC(), Refused: r.Sealed == "",
+				})
 			}
 		}
 		return c.show(t, lines, func() error {
@@ -150,12 +152,6 @@ func (c *listSecretsCommand) Run(t *terminal) error {
 			})
 		})
 	})
-}
-
-func lineOfSecret(r storage.UpstreamToken) secretLine {
-	return secretLine{
-		Name: r.Provider, Tenant: r.Tenant, Principal: r.Principal, Changed: r.Changed.UTC(), Until: r.Until.UTC(), Refused: r.Sealed == "",
-	}
 }
 
 type removeSecretCommand struct {

@@ -98,7 +98,10 @@ func awaitEnd(ctx context.Context, m *machine) {
 			} else if now.Sub(busy) >= m.cfg.ExitWhenIdle && now.Sub(last) >= m.cfg.ExitWhenIdle {
 				m.log.Info("nothing was asked, so dormouse run ends; the next connection starts it again", "idle", m.cfg.ExitWhenIdle.String())
 				m.public.use.finish(ctx, m.log)
-				awaitBegun(ctx, m)
+				ctx, cancel := context.WithTimeout(ctx, lastRequests)
+				defer cancel()
+				for works(ctx, m) && storage.Rest(ctx, 100*time.Millisecond) == nil { // work that goes on after its request, such as tasks
+				}
 				return
 			}
 		}
@@ -109,14 +112,6 @@ func awaitEnd(ctx context.Context, m *machine) {
 // call waits.
 func works(ctx context.Context, m *machine) bool {
 	return m.boxesRun(ctx) || m.functions.WaitingAlarms() > 0 || callsWait(ctx, m.functions.Records())
-}
-
-// awaitBegun waits for work that goes on after its request, such as tasks.
-func awaitBegun(ctx context.Context, m *machine) {
-	ctx, cancel := context.WithTimeout(ctx, lastRequests)
-	defer cancel()
-	for works(ctx, m) && storage.Rest(ctx, 100*time.Millisecond) == nil {
-	}
 }
 
 // finish refuses new connections and waits until the current requests have ended.

@@ -24,7 +24,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/box/memory"
 	"github.com/dormouse-mcp/dormouse/shared/box/proc"
 	"github.com/dormouse-mcp/dormouse/shared/box/snapshot"
-	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/operate/api"
@@ -69,14 +68,13 @@ func (m *machine) describe(o *api.Options) {
 	}
 	o.Missing = m.missing
 	o.Prepare = func(ctx context.Context, server string) (api.Prepared, error) { return m.prepare(ctx, server) }
-	o.Reload = func() api.Reloaded { return reloaded(m.reload()) }
-}
-
-func reloaded(changes serversfile.Changes, err error) api.Reloaded {
-	if err != nil {
-		return api.Reloaded{Error: err.Error()}
+	o.Reload = func() api.Reloaded {
+		changes, err := m.reload()
+		if err != nil {
+			return api.Reloaded{Error: err.Error()}
+		}
+		return api.Reloaded{Changes: changes.String()}
 	}
-	return api.Reloaded{Changes: changes.String()}
 }
 
 func statusOf(ctx context.Context, m *machine) (api.Status, error) {

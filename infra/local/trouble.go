@@ -156,14 +156,6 @@ func renewSockets(m *machine) {
 	}
 }
 
-// canStart returns an error if no box can start, as far as the machine can tell.
-func canStart(m *machine) error {
-	if _, err := os.Stat(m.folder.Socket("relay")); err != nil {
-		return err
-	}
-	return m.boxes.CanStart()
-}
-
 // healthPatience is how long the store may take to answer before it counts as failed.
 const healthPatience = 5 * time.Second
 
@@ -196,7 +188,10 @@ func wrong(ctx context.Context, m *machine) (lines []string) {
 		m.log.Warn("the store does not work", "error", err)
 		lines = append(lines, "store: failed")
 	}
-	if err := canStart(m); err != nil {
+	if _, err = os.Stat(m.folder.Socket("relay")); err == nil {
+		err = m.boxes.CanStart()
+	}
+	if err != nil {
 		m.log.Warn("no box can start", "error", err)
 		lines = append(lines, "boxes: none can start")
 	}
