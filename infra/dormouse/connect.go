@@ -130,7 +130,11 @@ func (c *connectCommand) here(t *terminal) (base string, names []string, access 
 	if isNotUp(err) {
 		base = usualURL
 		_, _ = fmt.Fprintf(t.err, "dormouse run is not up; %s is its usual address\n", usualURL)
-		all, names, err = c.inFile()
+		var file *serversfile.File
+		if file, _, err = serversfile.LoadHere(c.Servers, os.LookupEnv); err == nil {
+			all = namesIn(file)
+			names = slices.DeleteFunc(slices.Clone(all), func(name string) bool { return file.Reason(name) != "" })
+		}
 	}
 	if err != nil {
 		return "", nil, "", err
@@ -165,16 +169,6 @@ func (c *client) openedBy(ctx context.Context, key string, names []string) ([]st
 		return nil, fmt.Errorf("the key is for %s, which is not served: dormouse list shows why, or make another key", strings.Join(all[i].Servers, ", "))
 	}
 	return opened, nil
-}
-
-// inFile returns the names of all servers in the servers file, and of those that can be served.
-func (c *connectCommand) inFile() (all, hosted []string, err error) {
-	file, _, err := serversfile.LoadHere(c.Servers, os.LookupEnv)
-	if err != nil {
-		return nil, nil, err
-	}
-	all = namesIn(file)
-	return all, slices.DeleteFunc(slices.Clone(all), func(name string) bool { return file.Reason(name) != "" }), nil
 }
 
 // ways has the texts and links that connect a client to one server, in JSON output.

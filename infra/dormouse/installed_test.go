@@ -77,13 +77,15 @@ launchctl bootout gui/501/mcp.dormouse
 		t.Run(test.name, func(t *testing.T) {
 			m, servers, told := installedOn(t, test.system, test.uid)
 			root := filepath.Dir(m.home)
-			if err := m.status(t.Context()); failureCode(err) != exitNotUp {
-				t.Errorf("status before: %v", err)
+			if f, ok := errors.AsType[failure](m.status(t.Context())); !ok || f.code != exitNotUp {
+				t.Errorf("status before: %v", f)
 			}
 			c := installServiceCommand{Servers: servers, Flags: []string{"--", "--port", "9000", "--public-url", "https://x/$1"}}
 			commontest.OK(t, c.install(t.Context(), m))
 			for path, lines := range test.files {
-				text := contentOf(t, filepath.Join(root, path))
+				content, err := os.ReadFile(filepath.Join(root, path))
+				commontest.OK(t, err)
+				text := string(content)
 				for _, want := range lines {
 					want = strings.ReplaceAll(want, "ROOT", root)
 					if !strings.Contains("\n"+text, "\n"+want+"\n") {
@@ -110,17 +112,4 @@ launchctl bootout gui/501/mcp.dormouse
 			}
 		})
 	}
-}
-
-func failureCode(err error) int {
-	var f failure
-	errors.As(err, &f)
-	return f.code
-}
-
-func contentOf(t *testing.T, path string) string {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	commontest.OK(t, err)
-	return string(text)
 }

@@ -173,8 +173,11 @@ func (c *runCommand) Run(t *terminal) error {
 	cfg.Apart = c.Trials.Runner != ""
 	cfg.Edits = t.editsOf(c.Servers, c.Data)
 	cfg.Drain, cfg.InitTimeout, cfg.Hold = drain, c.Trials.InitTimeout, c.Trials.Hold
-	if cfg.Telemetry, err = telemetryOf(cfg.Environ); err != nil {
+	if cfg.Telemetry, err = otlp.FromEnviron(cfg.Environ, "dormouse"); err != nil {
 		return err
+	}
+	if cfg.Telemetry != nil {
+		cfg.Telemetry.Version = builtAs().Version
 	}
 	cfg.Prepare = true
 	if cfg.Watch, err = c.watching(); err != nil {
@@ -220,15 +223,4 @@ func typed(path string) string {
 		return "dormouse"
 	}
 	return path
-}
-
-// telemetryOf reads the environment variables that say where spans are sent. It returns nil if they
-// are sent nowhere.
-func telemetryOf(environ []string) (*otlp.Settings, error) {
-	settings, err := otlp.FromEnviron(environ, "dormouse")
-	if settings == nil || err != nil {
-		return nil, err
-	}
-	settings.Version = builtAs().Version
-	return settings, nil
 }

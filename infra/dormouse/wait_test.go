@@ -12,7 +12,7 @@ import (
 
 func TestCallChecksItsArgumentsBeforeItSendsThem(t *testing.T) {
 	t.Parallel()
-	all, err := toolsOf(toolsNamed(`{"name":"add","inputSchema":{"type":"object","properties":{"a":{"type":"number","description":"the first"},"how":{"enum":["fast","slow"]}},"required":["a"]}}`))
+	all, err := toolsOf(api.Tools{Tools: []json.RawMessage{json.RawMessage(`{"name":"add","inputSchema":{"type":"object","properties":{"a":{"type":"number","description":"the first"},"how":{"enum":["fast","slow"]}},"required":["a"]}}`)}})
 	commontest.OK(t, err)
 	for line, want := range map[string]string{
 		"":             "without a, which it needs; add takes a=number [how=any]",
@@ -40,13 +40,4 @@ func TestCallChecksItsArgumentsBeforeItSendsThem(t *testing.T) {
 	if err != nil || string(args["a"]) != "1" || said.String() != "want a number\n" {
 		t.Errorf("%v, %v, %q", args, err, said.String())
 	}
-}
-
-// toolsNamed returns a list of tools.
-func toolsNamed(raws ...string) api.Tools {
-	list := api.Tools{Server: "one"}
-	for _, raw := range raws {
-		list.Tools = append(list.Tools, json.RawMessage(raw))
-	}
-	return list
 }
