@@ -132,7 +132,8 @@ func (w *callers) admit(ctx context.Context, c sessions.Caller) (release func(),
 		w.of[who] = s
 	}
 	if s.n >= maxInWork {
-		return nil, storage.Errorf(storage.Busy, "%d requests and connections of this caller are handled or held at this time, which is the limit; close some or wait for their ends", maxInWork)
+		return nil, storage.Errorf(storage.Busy, "%d requests and connections of this caller are handled or held at this time, which is the limit; close some or wait for their ends", maxInWork).
+			Because(&storage.Limited{Kind: "concurrent", Scope: "principal", After: time.Second})
 	}
 	s.n++
 	if b, ok := ctx.Value(bodyKey{}).(*guardedBody); ok {

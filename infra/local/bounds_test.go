@@ -245,8 +245,8 @@ func TestAWebSocketIsHeldUntilItEnds(t *testing.T) {
 		}()
 		commontest.OK(t, <-opened)
 	}
-	var known *storage.Error
-	if _, err := all.admit(t.Context(), caller); !errors.As(err, &known) || known.Code != storage.Busy {
+	var limit *storage.Limited
+	if _, err := all.admit(t.Context(), caller); !errors.As(err, &limit) || limit.Kind != "concurrent" || storage.CodeOf(err) != storage.Busy {
 		t.Errorf("one more: %v, want it refused as busy", err)
 	}
 	if _, err := all.admit(t.Context(), sessions.Caller{Identity: storage.Identity{Principal: "eve"}}); err != nil {

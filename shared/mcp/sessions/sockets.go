@@ -206,7 +206,8 @@ func (u *use) claimed(ctx context.Context, cursors []storage.EventID) ([]storage
 		return nil, storage.Errorf(storage.Invalid, "%d event ids at once; name at most %d", len(cursors), maxCursors)
 	}
 	if len(u.session.Pushed)+len(cursors) > maxPushed {
-		return nil, storage.Errorf(storage.Busy, "the session has more than %d streams open; try again when some have ended", maxPushed-len(cursors))
+		return nil, storage.Errorf(storage.Busy, "the session has more than %d streams open; try again when some have ended", maxPushed-len(cursors)).
+			Because(&storage.Limited{Kind: "concurrent", Scope: "principal", After: time.Second})
 	}
 	var claims []storage.Cursor
 	for _, id := range cursors {

@@ -301,7 +301,8 @@ func (h *Manager) Subscribe(ctx context.Context, c Caller, client Client, uris [
 		return true
 	})
 	if err == nil && full {
-		err = storage.Errorf(storage.Busy, "more than %d resources, or %d bytes of their URIs, are listened to; end another subscription first", maxSubscribed, maxURIs)
+		err = storage.Errorf(storage.Busy, "more than %d resources, or %d bytes of their URIs, are listened to; end another subscription first", maxSubscribed, maxURIs).
+			Because(&storage.Limited{Kind: "concurrent", Scope: "principal", After: time.Second})
 	}
 	if err != nil {
 		return nil, err
