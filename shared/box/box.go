@@ -329,10 +329,12 @@ func (b *Box) shut(within time.Duration) <-chan struct{} {
 	b.closed = true
 	why := b.interrupted("the box was shut down")
 	for _, g := range b.groups {
-		if within > 0 {
-			g.drain(why, within)
-		} else {
+		if within <= 0 {
 			g.stop(why)
+			continue
+		}
+		for _, p := range g.live {
+			p.drain(why, within)
 		}
 	}
 	if b.over == nil {

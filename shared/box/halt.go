@@ -57,12 +57,6 @@ func endCalls(processes []*process, s *session, why *fault) {
 	}
 }
 
-func (g *group) drain(why *fault, within time.Duration) {
-	for _, p := range g.live {
-		p.drain(why, within)
-	}
-}
-
 // drain stops the process when its calls have ended, or else after timeout. Calls that are open
 // after timeout end with the error why.
 func (p *process) drain(why *fault, timeout time.Duration) {

@@ -209,7 +209,7 @@ func (c *call) wants(result json.RawMessage) (o outcome, again bool) {
 	}
 	m, err := wire.Parse(a.raw)
 	if c.retries++; c.retries > maxRetries || err != nil {
-		return c.fault(c.r.in.failure(phaseToolCall, fmt.Sprintf("it wants %s to be sent again and again; it was given up after %d times", c.m.Method, maxRetries))), false
+		return c.fault(failure(c.r.in.record.Server, phaseToolCall, fmt.Sprintf("it wants %s to be sent again and again; it was given up after %d times", c.m.Method, maxRetries))), false
 	}
 	c.m, c.later = m, true
 	return outcome{}, true
@@ -246,20 +246,20 @@ func (c *call) send(method string, params json.RawMessage) Answer {
 	server, err := makeServer(c.r.ctx, Session{&in})
 	if err != nil {
 		c.r.k.Log.WarnContext(c.r.ctx, "server cannot be made", "server", in.record.Server, "session_id", in.record.ID, "error", err)
-		return Answer{Fault: in.failure(phaseInit, err.Error())}
+		return Answer{Fault: failure(in.record.Server, phaseInit, err.Error())}
 	}
 	conn := newConnection(c, method, params, &in)
 	ss, err := server.Connect(c.r.ctx, conn, nil)
 	if err != nil {
-		return Answer{Fault: in.failure(phaseInit, err.Error())}
+		return Answer{Fault: failure(in.record.Server, phaseInit, err.Error())}
 	}
 	if !c.opened(conn, ss) {
-		return Answer{Fault: in.failure(phaseRuntime, "the request was stopped")}
+		return Answer{Fault: failure(in.record.Server, phaseRuntime, "the request was stopped")}
 	}
 	response := conn.answer()
 	switch {
 	case response == nil:
-		return Answer{Fault: in.failure(phaseRuntime, "the request was stopped")}
+		return Answer{Fault: failure(in.record.Server, phaseRuntime, "the request was stopped")}
 	case response.Error != nil:
 		return Answer{Fault: faultOf(response.Error)}
 	default:
@@ -329,7 +329,7 @@ func (in *environment) guard(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (result mcp.Result, err error) {
 		defer func() {
 			if fault := recover(); fault != nil {
-				result, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: in.failure(phaseRuntime, in.panicked(ctx, fault).Error()).Message}
+				result, err = nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: failure(in.record.Server, phaseRuntime, in.panicked(ctx, fault).Error()).Message}
 			}
 		}()
 		if result, err = next(ctx, method, req); err == nil && in.subscription != "" {

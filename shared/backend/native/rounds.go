@@ -63,7 +63,7 @@ func (r *run) ask(a *asking) []byte {
 		most, why = maxPauses, "the call has paused too often"
 	}
 	if r.round >= most {
-		return wire.ErrorResponse(a.id, r.in.failure(phaseToolCall, why))
+		return wire.ErrorResponse(a.id, failure(r.in.record.Server, phaseToolCall, why))
 	}
 	if asks > 0 {
 		first := 0
@@ -71,7 +71,7 @@ func (r *run) ask(a *asking) []byte {
 			first += len(other.asked)
 		}
 		if first+asks > maxAsked {
-			return wire.ErrorResponse(a.id, r.in.failure(phaseToolCall, "it asks for too much at a time"))
+			return wire.ErrorResponse(a.id, failure(r.in.record.Server, phaseToolCall, "it asks for too much at a time"))
 		}
 		var fault *wire.Error
 		client := bridge.ReadLegacy(r.in.record.Init)

@@ -199,7 +199,7 @@ func (r *run) outcome(o outcome) {
 // giveUp ends the calls that have not ended in time.
 func (r *run) giveUp() {
 	r.asks = nil
-	why := r.in.failure(phaseToolCall, "it did not answer within the time it has (tool_timeout_sec, or the function's own limit)")
+	why := failure(r.in.record.Server, phaseToolCall, "it did not answer within the time it has (tool_timeout_sec, or the function's own limit)")
 	for _, c := range r.calls {
 		if !c.ended {
 			r.say(wire.ErrorResponse(c.id, why))
@@ -224,7 +224,7 @@ func (r *run) tooLarge(raw []byte) []byte {
 		r.warn(storage.Errorf(storage.TooLarge, "a notification of the server was left out: it has %d bytes", len(raw)))
 		return nil
 	}
-	return wire.ErrorResponse(m.ID, r.in.failure(phaseToolCall, fmt.Sprintf("the answer has %d bytes, over the limit of %d", len(raw), storage.MaxBatchBytes)))
+	return wire.ErrorResponse(m.ID, failure(r.in.record.Server, phaseToolCall, fmt.Sprintf("the answer has %d bytes, over the limit of %d", len(raw), storage.MaxBatchBytes)))
 }
 
 // mark writes the item of the claim, if the store does not have it. If the session has ended
@@ -443,10 +443,6 @@ const (
 // of package box.
 func failure(server, phase, detail string) *wire.Error {
 	return &wire.Error{Code: wire.CodeInternal, Message: fmt.Sprintf("server %q: %s", server, detail), Data: map[string]any{"phase": phase, "server": server}}
-}
-
-func (in *environment) failure(phase, detail string) *wire.Error {
-	return failure(in.record.Server, phase, detail)
 }
 
 // lost makes the error of a request that another instance ends in place of its run. If a run may have

@@ -21,7 +21,9 @@ func (h *HTTP) Listing(of Document) http.Handler {
 		x := h.exchange(w, r)
 		defer x.finish()
 		if err := x.list(of); err != nil {
-			x.refuseList(err)
+			p := x.failed(err)
+			body, _ := json.Marshal(map[string]string{"error": p.rpc.Message}) // strings always marshal
+			x.json(p.status, body)
 		}
 	})
 }
@@ -88,10 +90,4 @@ func (x *exchange) mayUse() (may []sessions.Caller, err error) {
 		x.w.Header().Set("WWW-Authenticate", "Bearer")
 	}
 	return may, err
-}
-
-func (x *exchange) refuseList(err error) {
-	p := x.failed(err)
-	body, _ := json.Marshal(map[string]string{"error": p.rpc.Message}) // strings always marshal
-	x.json(p.status, body)
 }

@@ -146,8 +146,3 @@ func Fault(fault json.RawMessage) (out json.RawMessage, code wire.Code) {
 	out, _ = wire.Replace(fault, strconv.AppendInt(nil, int64(code), 10), "code")
 	return out, code
 }
-
-// faultResponse returns a response with an unchanged error object.
-func faultResponse(id, fault json.RawMessage) []byte {
-	return object{{"jsonrpc", text("2.0")}, {"id", id}, {"error", fault}}.encode()
-}

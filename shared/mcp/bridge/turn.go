@@ -125,7 +125,9 @@ func (t *Turn) Take(e storage.Event) Step {
 	case m.Kind == wire.Request:
 		return t.ask(e.Index, m, seen)
 	case m.Kind == wire.Notification && m.Method == wire.NotifyCancelled:
-		t.withdraw(m)
+		// The server no longer wants an answer to its question.
+		id, ok := wire.String(wire.Lookup(m.Params, "requestId"))
+		t.open = slices.DeleteFunc(t.open, func(q question) bool { return ok && q.id == id })
 		return Step{}
 	case m.Kind == wire.Notification && seen:
 		return Step{}
@@ -200,12 +202,6 @@ func (t *Turn) early(q question) *Answer {
 	return &a
 }
 
-// withdraw takes back a question that the server no longer wants answered.
-func (t *Turn) withdraw(m wire.Message) {
-	id, ok := wire.String(wire.Lookup(m.Params, "requestId"))
-	t.open = slices.DeleteFunc(t.open, func(q question) bool { return ok && q.id == id })
-}
-
 // notification returns what the client gets for the notification m of the server. That is nil unless m
 // is progress of this request, a log message that the client wants, or a notification of an extension.
 func (t *Turn) notification(m wire.Message) []byte {
@@ -271,7 +267,7 @@ func (t *Turn) end(m wire.Message) Step {
 		// The function Unknown may have offered the client a list that the server does not have.
 		return Step{Reply: &Response{Raw: wire.ResultResponse(t.req.ID, Result(t.req.Method, none, t.server))}}
 	}
-	return Step{Reply: &Response{Raw: faultResponse(t.req.ID, fault), Code: code}}
+	return Step{Reply: &Response{Raw: object{{"jsonrpc", text("2.0")}, {"id", t.req.ID}, {"error", fault}}.encode(), Code: code}}
 }
 
 // relay takes a modern server's result with inputRequests, which the client gets as it is.
