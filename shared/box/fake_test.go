@@ -47,7 +47,7 @@ const exitAtOnce = "GORACE"
 func TestMain(m *testing.M) {
 	sandbox.Enter(os.Args)
 	if how := os.Getenv(behaviour); how != "" {
-		newFake(how).serve()
+		(&fake{how: how, in: bufio.NewReaderSize(os.Stdin, 1<<20), asks: map[string]json.RawMessage{}}).serve()
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
@@ -60,10 +60,6 @@ type fake struct {
 	in   *bufio.Reader
 	seen [][]byte // all lines so far
 	asks map[string]json.RawMessage
-}
-
-func newFake(how string) *fake {
-	return &fake{how: how, in: bufio.NewReaderSize(os.Stdin, 1<<20), asks: map[string]json.RawMessage{}}
 }
 
 func (f *fake) serve() {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
-	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -178,12 +177,16 @@ func TestNoGoroutineIsLeftBehind(t *testing.T) {
 
 const stoppedByAda = `server "fake": it was stopped by ada; whether the call was executed is not known`
 
+// Without a client that could answer, a call that asks gets no time.
 func TestHaltNowEndsAHangingCallAndTheNextOneWorks(t *testing.T) {
 	r := newRig(t, "normal")
 	first := r.result(r.call("1", "pid", "0"))
-	for _, session := range []storage.ID{"s", ""} { // of the session, and of the box
-		hang := r.call("2", "hang", "0")
-		r.Halt(frame.Halt{Session: session, By: "ada"})
+	other := r.callAs("t", "1", "hang", "0")
+	for i, h := range []frame.Halt{{By: "ada", In: time.Hour.Milliseconds(), Alone: true}, {By: "ada", Session: "s"}, {By: "ada"}} {
+		hang := r.call("2", "ask", `"e"`)
+		r.event(t, hang)
+		r.Halt(h)
+		commontest.EqualIn(t, "another call that asks nothing is in flight", i < 2, r.isOpen("t", other))
 		if f := r.failure(hang); f.ID != "2" || f.Message != stoppedByAda || f.Code != wire.CodeOutcomeUnknown || f.Phase != PhaseBoxUnavailable {
 			t.Errorf("the call %s ended with %q, code %d, %+v", f.ID, f.Message, f.Code, f)
 		}
@@ -207,17 +210,6 @@ func TestHaltLetsCallsInFlightEnd(t *testing.T) {
 	r.result(d)
 	r.state(t, Stopped)
 	r.another(first, r.result(next))
-}
-
-// A call that asks its client something gets no time if nobody can answer.
-func TestHaltWithoutAClientAwaitsNoAnswer(t *testing.T) {
-	r := newRig(t, "normal")
-	hang := r.callAs("t", "1", "hang", "0")
-	asks := r.call("1", "ask", `"e"`)
-	r.event(t, asks)
-	r.Halt(frame.Halt{By: "ada", In: time.Hour.Milliseconds(), Alone: true})
-	r.fails(asks, PhaseBoxUnavailable, stoppedByAda)
-	commontest.EqualIn(t, "another call is in flight", true, r.isOpen("t", hang))
 }
 
 // An order that comes late, as that of a machine that drains after it was told to end at once,

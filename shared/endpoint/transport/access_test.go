@@ -136,8 +136,6 @@ func (v victim) headers(more ...string) []string {
 	return append([]string{sessionIs, v.session, versionIs, "2025-11-25"}, more...)
 }
 
-func modernChat() *http.Request { return toolCall("chat").at("pushy").request() }
-
 // stolen returns the requests that a stranger can make who knows the ids of another
 // principal's session.
 func (v victim) stolen() map[string]func() *http.Request {
@@ -163,7 +161,7 @@ func (v victim) stolen() map[string]func() *http.Request {
 func anew() map[string]func() *http.Request {
 	return map[string]func() *http.Request{
 		"POST initialize": func() *http.Request { return request("POST", "/pushy/mcp", initialize) },
-		"POST modern":     modernChat,
+		"POST modern":     func() *http.Request { return toolCall("chat").at("pushy").request() },
 		"SSE":             func() *http.Request { return request("GET", "/pushy/sse", "") },
 		"POST ticket":     func() *http.Request { return request("POST", "/pushy/ticket", "") },
 		"no such server":  func() *http.Request { return request("POST", "/nothing/mcp", initialize) },

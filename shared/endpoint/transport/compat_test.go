@@ -95,13 +95,6 @@ func TestErrorCarriesTheIDOfTheFirstRequest(t *testing.T) {
 	}
 }
 
-// grouping gives a world a group of the server quiet at /mcp.
-func grouping(w *world) *world {
-	w.opts.Names = func() []string { return []string{"quiet"} }
-	w.opts.Groups = func(name string) (transport.Group, bool) { return transport.Group{}, name == "" }
-	return w
-}
-
 // A failed initialize opens no session, so it hands out no id. An initialize that takes longer
 // than the first silence is an event stream, whose headers go out before the outcome is known.
 func TestInitializeThatFailsHandsOutNoSessionID(t *testing.T) {
@@ -177,8 +170,9 @@ func TestBodiesOfManyFormsAreRead(t *testing.T) {
 		"params null":           {strings.Replace(list, `"id":7`, `"id":7,"params":null`, 1), "", 404},
 	} {
 		for _, path := range []string{"/quiet/mcp", "/mcp", "/quiet/message?sessionId=absent"} {
-			w := grouping(newWorld(t))
-			w.opts.MaxBody = most
+			w := newWorld(t)
+			w.opts.MaxBody, w.opts.Names = most, func() []string { return []string{"quiet"} }
+			w.opts.Groups = func(name string) (transport.Group, bool) { return transport.Group{}, name == "" }
 			a := w.do(request("POST", path, tt.body, sessionIs, "absent", "Content-Encoding", tt.coding))
 			if a.status != tt.status || tt.status == 404 && !strings.Contains(a.body, `"id":7,`) || (tt.status == 415) != (a.header.Get("Accept-Encoding") == "gzip") {
 				t.Errorf("%s, %s: got %d %s, want %d", name, path, a.status, a.body, tt.status)

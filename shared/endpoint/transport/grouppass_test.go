@@ -2,7 +2,6 @@ package transport_test
 
 import (
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -30,30 +29,14 @@ func TestARequestForNoServerOfAGroupIsAnswered(t *testing.T) {
 		}
 		c.post(`{"jsonrpc":"2.0","id":5,"method":"logging/setLevel","params":{"level":"loud"}}`).is(t, "an unknown level", 200, wire.CodeInvalidParams)
 		w.do(ask{path: "/mcp", method: "of/nobody"}.request()).is(t, "in 2026-07-28", 404, wire.CodeMethodNotFound)
-		w.silent()
-	})
-}
-
-// A batch is for one server, or none of its requests is for a server.
-func TestABatchAtAGroup(t *testing.T) {
-	grouped(t, 2, nil, func(t *testing.T, w *world) {
-		c := w.openGroup()
 		c.version = wire.V20250326
-		const ping = `{"jsonrpc":"2.0","id":"p","method":"ping"}`
-		pong, done := `{"jsonrpc":"2.0","id":"p","result":{}}`, strings.Trim(c.call("s0__echo").body, "[]")
-		for sent, want := range map[string]string{
-			ping:                     pong,
-			ping + "," + ping:        pong + "," + pong,
-			initialized:              "",
-			initialized + "," + ping: pong,
-			ping + `,{"jsonrpc":"2.0","id":"r","method":"of/nobody"}`: pong + `,{"jsonrpc":"2.0","id":"r","error":{"code":-32601,"message":"there is no method of/nobody at the address of several servers"}}`,
-			callOf("s0__echo"): done,
-		} {
-			if a := c.post("[" + sent + "]"); strings.Trim(a.body, "[]") != want || a.status > http.StatusAccepted {
-				t.Errorf("%s: got %d %s", sent, a.status, a.body)
-			}
-		}
-		c.post("["+callOf("s0__echo")+","+ping+"]").is(t, "for a server and for none", 400, wire.CodeInvalidRequest)
+		const pings, unknown = `{"jsonrpc":"2.0","id":"p","method":"ping"}`, `{"jsonrpc":"2.0","id":"r","method":"of/nobody"}`
+		got := c.post("[" + initialized + "," + pings + "," + pings + "," + unknown + "]").body
+		const pong = `{"jsonrpc":"2.0","id":"p","result":{}}`
+		commontest.EqualIn(t, "a batch", "["+pong+","+pong+`,{"jsonrpc":"2.0","id":"r","error":{"code":-32601,"message":"there is no method of/nobody at the address of several servers"}}]`, got)
+		commontest.EqualIn(t, "a batch without a request", 202, c.post("["+initialized+"]").status)
+		c.post("["+callOf("s0__echo")+","+pings+"]").is(t, "a batch for a server and for none", 400, wire.CodeInvalidRequest)
+		w.silent()
 	})
 }
 
@@ -91,16 +74,6 @@ func (w *world) pushedBy(server, raw string) {
 	time.Sleep(time.Second)
 }
 
-// heardOf asserts what a subscription has heard when its time is over.
-func (c *conn) heardOf(t *testing.T, honoured string, news ...string) {
-	t.Helper()
-	datas := c.end().datas(t)
-	if len(datas) < 2 || !strings.Contains(datas[len(datas)-1], `"id":41,"result"`) {
-		t.Fatalf("got %s", strings.Join(datas, "\n"))
-	}
-	commontest.Same(t, append([]string{acknowledged(honoured)}, news...), datas[:len(datas)-1])
-}
-
 const toolsChanged, resourcesChanged = `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"`, `{"jsonrpc":"2.0","method":"notifications/resources/list_changed"`
 
 // One subscription brings a client the changes of all servers, and the updates of a
@@ -117,9 +90,14 @@ func TestSubscriptionAtAGroupHearsItsServers(t *testing.T) {
 		}
 		w.pushedBy("s1", updated+`}}`)
 		w.pushedBy("s2", updated+`}}`) // of no subscription
-		listens.heardOf(t, `{"resourceSubscriptions":["dormouse://s1/file:///a"],"resourcesListChanged":true,"toolsListChanged":true}`,
-			toolsChanged+`,"params":{`+stamp+`}}`, resourcesChanged+`,"params":{`+stamp+`}}`,
-			`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"dormouse://s1/file:///a",`+stamp+`}}`)
+		datas, want := listens.end().datas(t), []string{
+			acknowledged(`{"resourceSubscriptions":["dormouse://s1/file:///a"],"resourcesListChanged":true,"toolsListChanged":true}`),
+			toolsChanged + `,"params":{` + stamp + `}}`, resourcesChanged + `,"params":{` + stamp + `}}`,
+			`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"dormouse://s1/file:///a",` + stamp + `}}`,
+		}
+		last := len(datas) - 1
+		commontest.Contains(t, "it ends with", `"id":41,"result"`, datas[last])
+		commontest.Same(t, want, datas[:last])
 	})
 }
 

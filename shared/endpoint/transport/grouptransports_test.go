@@ -29,14 +29,6 @@ func (l *link) answers(what, raw, part string) {
 	}
 }
 
-// ofGroup returns the session of the group that a client has.
-func (l *link) ofGroup() storage.ID {
-	l.w.t.Helper()
-	c, err := l.w.store.Connection(l.w.t.Context(), l.conn)
-	commontest.OK(l.w.t, err)
-	return c.Session
-}
-
 // A message over WebSocket has at most 128 KiB, so a longer list has pages.
 func TestGroupOverWebSocketListsInPages(t *testing.T) {
 	grouped(t, 20, nil, func(t *testing.T, w *world) {
@@ -67,7 +59,9 @@ func TestGroupOverWebSocketListsInPages(t *testing.T) {
 func TestConnectionsToAGroupThatAreRefused(t *testing.T) {
 	grouped(t, 2, nil, func(t *testing.T, w *world) {
 		l := w.link(url.Values{"group": {"all"}}).open()
-		id := string(l.ofGroup())
+		c, err := w.store.Connection(t.Context(), l.conn)
+		commontest.OK(t, err)
+		id := string(c.Session)
 		for query, want := range map[string]int{
 			"group=other":                                 http.StatusNotFound,
 			"group=all&ticket=x":                          http.StatusUnauthorized,

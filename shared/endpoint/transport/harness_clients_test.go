@@ -195,8 +195,6 @@ type api struct {
 
 type posted struct{ conn, text string }
 
-func newAPI() *api { return &api{gone: map[string]bool{}} }
-
 // Post implements storage.Clients.
 func (a *api) Post(_ context.Context, conn string, data []byte) error {
 	if a.isGone(conn) {

@@ -61,7 +61,7 @@ func in(t *testing.T, name string, world func(*testing.T, func(*testing.T, *worl
 
 func newWorld(t *testing.T) *world {
 	store := storagetest.NewMemory()
-	w := &world{t: t, store: store, served: store, api: newAPI(), logged: &commontest.Lines{}, calls: map[string]int{}}
+	w := &world{t: t, store: store, served: store, api: &api{gone: map[string]bool{}}, logged: &commontest.Lines{}, calls: map[string]int{}}
 	w.backend = &backend{w: w, asked: map[string]chan string{}, turn: make(chan struct{}, 1)}
 	t.Cleanup(w.backend.running.Wait) // tools have the store till they end
 	w.opts = transport.Options{

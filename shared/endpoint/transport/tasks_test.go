@@ -347,10 +347,6 @@ func TestTaskIsNobodyElses(t *testing.T) {
 	})
 }
 
-func hearsOf(names string, rest string) ask {
-	return ask{method: "subscriptions/listen", id: "41", caps: taskAskCaps, server: "known", params: `"notifications":{"taskIds":` + names + rest + `}`}
-}
-
 func TestTaskIsListenedTo(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		w.backend.tool("asks", func(r run) {
@@ -360,7 +356,7 @@ func TestTaskIsListenedTo(t *testing.T) {
 			r.end(`{"content":[]}`)
 		})
 		made := w.becomes(taskAsking("asks").at("known"))
-		listens := w.begin(hearsOf(`["unknown","`+made.TaskID+`"]`, "").request())
+		listens := w.begin(ask{method: "subscriptions/listen", id: "41", caps: taskAskCaps, server: "known", params: `"notifications":{"taskIds":["unknown","` + made.TaskID + `"]}`}.request())
 		time.Sleep(10 * time.Second)
 		w.acked(made.of("tasks/update", `,"inputResponses":{"q-1":`+accept+`}`).at("known"))
 		got := listens.end()
