@@ -344,7 +344,7 @@ func (c *following) take(ctx context.Context, data []byte) (reply *bridge.Respon
 	switch {
 	case m.Kind == wire.Request && m.Method == wire.MethodPing:
 		return nil, c.tell(ctx, c.talk, wire.ResultResponse(m.ID, nil))
-	case (m.Kind == wire.Request || m.Method == wire.NotifyCancelled) && c.passes() && !c.req.Rounds():
+	case (m.Kind == wire.Request || m.Method == wire.NotifyCancelled) && c.passes() && !c.req.Rounds() && (c.link.Era == eraHTTP || c.s.Here):
 		c.forward(ctx, m)
 		return nil, nil
 	case m.Kind == wire.Request:

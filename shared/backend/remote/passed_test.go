@@ -202,7 +202,11 @@ func TestNotificationsAndLevelsReachAnOlderServerAsTheyAre(t *testing.T) {
 	commontest.Equal(t, strings.Replace(up.lines[0], "%s", "0", 1), answer)
 	up.answered = make(chan struct{})
 	defer close(up.answered)
-	go w.posts("", `{"jsonrpc":"2.0","id":0,"method":"tools/call","params":{"name":"t"}}`, in)
+	ended := make(chan string, 1)
+	go func() {
+		answer, _ := w.posts("", `{"jsonrpc":"2.0","id":0,"method":"tools/call","params":{"name":"t"}}`, in)
+		ended <- answer
+	}()
 	<-up.heard
 	for _, message := range []string{
 		`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":0,"reason":"tired","more":{"n":1.50},"_meta":{"k":1}},"x":1}`,
@@ -212,6 +216,7 @@ func TestNotificationsAndLevelsReachAnOlderServerAsTheyAre(t *testing.T) {
 		w.posts("", message, in)
 		commontest.Equal(t, message, <-up.heard)
 	}
+	commontest.Contains(t, "the call that was cancelled", `"code":-32800`, <-ended)
 }
 
 const hello = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{"listChanged":true}},"clientInfo":{"name":"c","version":"1"}}}`

@@ -147,7 +147,7 @@ func (t *Turn) ask(index storage.Index, m wire.Message, seen bool) Step {
 	if !ok || t.given[id] || seen && !asked {
 		return Step{}
 	}
-	if t.pass {
+	if t.pass && t.req.Rounds() {
 		q.key, q.raw = id, bytes.Clone(m.Raw)
 		t.open = append(t.open, q)
 		return Step{}
