@@ -209,7 +209,9 @@ func withStdio(t testing.TB, log io.Writer, change ...func(*Config)) *machine {
 func TestABoxWithoutLimitsIsInside(t *testing.T) {
 	m := withStdio(t, io.Discard)
 	pid := open(t, m.public.address(0)+"/one/mcp").pid("pid")
-	commontest.EqualIn(t, "the parent of the server is", os.Getpid(), parentOf(t, pid))
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	commontest.OK(t, err)
+	commontest.EqualIn(t, "the parent of the server is", fmt.Sprint(os.Getpid()), strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))[1])
 	if sid, err := unix.Getsid(pid); err != nil || sid != pid || !proc.Started(pid) {
 		t.Errorf("its session is %d, %v", sid, err)
 	}
@@ -320,14 +322,6 @@ func TestABoxThatIsAProcessIsAskedToYield(t *testing.T) {
 	<-one.ended
 }
 
-func parentOf(t *testing.T, pid int) int {
-	t.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	commontest.OK(t, err)
-	parent, _ := strconv.Atoi(strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))[1])
-	return parent
-}
-
 // A panic ends the box in whose code it is: its call ends with an unknown outcome, its
 // processes are killed, and its session goes on in the next box. Another box does not notice.
 func TestAPanicEndsItsBoxAlone(t *testing.T) {
@@ -358,7 +352,7 @@ func TestAPanicEndsItsBoxAlone(t *testing.T) {
 			}
 			<-strange
 			for _, pid := range []int{before, child} {
-				if !isGone(pid) {
+				if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil && !bytes.HasPrefix(stat[bytes.LastIndexByte(stat, ')')+1:], []byte(" Z")) {
 					t.Errorf("process %d of the box is still there", pid)
 				}
 			}
@@ -370,9 +364,4 @@ func TestAPanicEndsItsBoxAlone(t *testing.T) {
 			}
 		})
 	}
-}
-
-func isGone(pid int) bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	return err != nil || bytes.HasPrefix(stat[bytes.LastIndexByte(stat, ')')+1:], []byte(" Z"))
 }
