@@ -2,6 +2,7 @@ package display
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -19,10 +20,8 @@ func (t *Terminal) Start(s Start) {
 }
 
 func (t *Terminal) first(s Start) {
-	served, of := 0, Count(len(s.Servers), "server")+" of "+s.File
-	for _, server := range s.Servers {
-		served += min(1, len(server.Address))
-	}
+	served := len(slices.DeleteFunc(slices.Clone(s.Servers), func(s Server) bool { return s.Address == "" }))
+	of := Count(len(s.Servers), "server") + " of " + s.File
 	if served < len(s.Servers) {
 		of = fmt.Sprintf("%d of %s", served, of)
 	}

@@ -90,7 +90,12 @@ func (t *Terminal) run() {
 			f()
 		case <-timer.C:
 		case <-t.quit:
-			t.drain()
+			for len(t.events) > 0 { // only this goroutine receives
+				t.take(<-t.events)
+			}
+			t.rush.flush(&t.printer, time.Now())
+			t.bottom.close()
+			t.flush(time.Now())
 			return
 		}
 		now := time.Now()
@@ -99,16 +104,6 @@ func (t *Terminal) run() {
 		t.flush(now)
 		timer.Reset(t.next(now))
 	}
-}
-
-// drain writes the events that wait, and the line about calls that were left out.
-func (t *Terminal) drain() {
-	for len(t.events) > 0 { // only this goroutine receives
-		t.take(<-t.events)
-	}
-	t.rush.flush(&t.printer, time.Now())
-	t.bottom.close()
-	t.flush(time.Now())
 }
 
 // left prints how many events were left out since the last call of left, if any.
