@@ -200,7 +200,7 @@ func (m modern) answer(call *sessions.Call, server json.RawMessage, turn *bridge
 
 // outlives notes that a call goes on after this request.
 func (m modern) outlives(call *sessions.Call) {
-	m.x.called.rest = restOf(call, func(e storage.Event) []byte { return e.Raw })
+	m.x.called.outlives(call.ForClient(m.to.Caller, m.x.session))
 }
 
 // follow reads events until there is an answer: the server's answer, or questions for

@@ -44,23 +44,14 @@ func (o *Options) outlive(ctx context.Context, c *called, e *observe.Event) {
 
 // outlives notes that a call goes on after its request.
 func (c *called) outlives(call sessions.Response) {
-	c.rest = restOf(call, func(e sessions.Event) []byte { return e.Raw })
-}
-
-// restOf returns a function that reads a call to its end, and returns the message of the last event.
-func restOf[E any](call interface {
-	Next(ctx context.Context, until time.Time) ([]E, error)
-	Done() bool
-}, raw func(E) []byte,
-) func(ctx context.Context) ([]byte, error) {
-	return func(ctx context.Context) (last []byte, err error) {
+	c.rest = func(ctx context.Context) (last []byte, err error) {
 		for !call.Done() {
 			events, err := call.Next(ctx, time.Now().Add(time.Hour))
 			if err != nil {
 				return nil, err
 			}
 			if n := len(events); n > 0 {
-				last = raw(events[n-1])
+				last = events[n-1].Raw
 			}
 		}
 		if last == nil {
