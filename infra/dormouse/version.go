@@ -27,13 +27,15 @@ type build struct {
 
 // builtAs reads the information about the build that the go command has put into this program.
 func builtAs() build {
-	info, _ := debug.ReadBuildInfo() // nil for a program that has none
-	version, settings := api.VersionIn(info)
 	b := build{
-		Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Store: sqlitestore.Version,
+		Version: api.Version(), Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Store: sqlitestore.Version,
 		Protocol: append([]string{wire.V20260728}, wire.LegacyVersions()...),
 	}
-	for _, s := range settings {
+	info, ok := debug.ReadBuildInfo()
+	if !ok || info.Main.Path != "github.com/dormouse-mcp/dormouse" { // the commit is that of a program with servers in Go
+		return b
+	}
+	for _, s := range info.Settings {
 		switch s.Key {
 		case "vcs.revision":
 			b.Commit = s.Value

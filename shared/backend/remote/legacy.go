@@ -473,11 +473,8 @@ func (c *following) required(talk *conversation, lastID string) (json.RawMessage
 	next := round{Turn: c.turn.State(), Last: lastID}
 	for _, q := range c.asked {
 		id, _ := wire.String(wire.Lookup(q.Raw, "id"))
-		for key := range next.Turn.Asked {
-			if key == id || next.Turn.IDs[key] == id {
-				next.Questions = append(next.Questions, q)
-				break
-			}
+		if _, open := next.Turn.Key(id); open {
+			next.Questions = append(next.Questions, q)
 		}
 	}
 	if talk != nil {

@@ -193,12 +193,9 @@ func (c *following) leaves(ctx context.Context) {
 	open := c.turn.State()
 	for _, q := range c.asked {
 		named, _ := wire.String(wire.Lookup(q.Raw, "id"))
-		for key := range open.Asked {
-			if key == named || open.IDs[key] == named {
-				raw, _ := wire.Replace(q.Raw, json.RawMessage(named), "id")
-				c.late(ctx, wire.SSE{Data: raw})
-				break
-			}
+		if _, asked := open.Key(named); asked {
+			raw, _ := wire.Replace(q.Raw, json.RawMessage(named), "id")
+			c.late(ctx, wire.SSE{Data: raw})
 		}
 	}
 }

@@ -3,13 +3,9 @@ package remote_test
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
-	"net/http/httptest"
-	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -137,56 +133,4 @@ func TestServerThatIsBusyIsWaitedFor(t *testing.T) {
 	up.n.Store(1)
 	_, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count"})
 	commontest.Contains(t, "the error", "try again in 3600 s", fmt.Sprint(err))
-}
-
-func TestStreamThatEndsIsResumed(t *testing.T) {
-	var resumed atomic.Int64
-	whole := httptest.NewServer(streamable())
-	defer whole.Close()
-	defer whole.CloseClientConnections()
-	w := newWorld(t, storagetest.NewMemory(), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodGet && r.Header.Get("Last-Event-ID") != "" {
-			resumed.Add(1)
-		}
-		relayed(t, rw, r, whole.URL, 2)
-	}))
-	told := make(chan float64, 9)
-	c := w.connect(mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, &mcp.ClientOptions{
-		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) { told <- r.Params.Progress },
-	}))
-	p := &mcp.CallToolParams{Name: "progress", Arguments: map[string]any{}}
-	p.SetProgressToken("p1")
-	r, err := c.CallTool(t.Context(), p)
-	if got := text(t, r, err); got != "done" || resumed.Load() == 0 {
-		t.Errorf("%s, resumed %d times", got, resumed.Load())
-	}
-	commontest.Same(t, []float64{1, 2, 3}, []float64{<-told, <-told, <-told})
-}
-
-// relayed passes a request on, and ends an event stream of its response after some events.
-func relayed(t *testing.T, w http.ResponseWriter, r *http.Request, to string, events int) {
-	next, err := http.NewRequestWithContext(r.Context(), r.Method, to, r.Body)
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	next.Header = r.Header
-	resp, err := http.DefaultClient.Do(next)
-	if err != nil {
-		return // the client has gone
-	}
-	defer func() { _ = resp.Body.Close() }() // it was read, or is cut
-	maps.Copy(w.Header(), resp.Header)
-	w.WriteHeader(resp.StatusCode)
-	if !strings.HasPrefix(resp.Header.Get("Content-Type"), wire.MediaSSE) {
-		_, _ = io.Copy(w, resp.Body)
-		return
-	}
-	for in := wire.NewSSEReader(resp.Body, 1<<20); events > 0; events-- {
-		e, err := in.Next()
-		if err != nil {
-			return
-		}
-		_, _ = w.Write(wire.AppendSSE(nil, e))
-	}
 }

@@ -18,6 +18,7 @@ import (
 // one is the response, and waits for the answer to the one before. %s is the id of the request.
 type scripted struct {
 	ids      bool // the events have ids, and the stream can be resumed
+	cut      bool // the stream of a request ends after two events
 	sse      bool // HTTP+SSE
 	greeting string
 	lines    []string
@@ -112,6 +113,9 @@ func (u *scripted) say(w http.ResponseWriter, after int) {
 		}
 		_, _ = w.Write(wire.AppendSSE(nil, e))
 		w.(http.Flusher).Flush()
+		if u.cut && after+i == 1 {
+			return
+		}
 	}
 }
 
@@ -129,7 +133,7 @@ func TestMessagesBetweenOlderVersionsPassAsTheyAre(t *testing.T) {
 		{wire.V20251125, "", "com.example/x"},
 	} {
 		t.Run(c.version+c.transport+c.method, func(t *testing.T) {
-			for _, ends := range []string{
+			for i, ends := range []string{
 				`"result":{"resultType":"odd","ttlMs":1,"content":[],"_meta":{"io.modelcontextprotocol/serverInfo":1}},"x":"<"`,
 				`"error":{"code":0,"message":"none","more":1}`, `"error":{"code":-32800,"message":"late"}`,
 				`"error":{"code":1.5,"message":"odd"}`, `"error":{"code":-32602,"message":"missing","data":null}`,
@@ -144,7 +148,7 @@ func TestMessagesBetweenOlderVersionsPassAsTheyAre(t *testing.T) {
 					`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"odd"}}`,
 				}
 				up := &scripted{
-					ids: c.transport == "ids", sse: c.transport == "sse", greeting: `{"jsonrpc":"2.0","id":%s,` + greeting + `}`,
+					ids: c.transport == "ids", cut: c.transport == "ids" && i == 0, sse: c.transport == "sse", greeting: `{"jsonrpc":"2.0","id":%s,` + greeting + `}`,
 					lines: append(notes, `{"jsonrpc":"2.0","id":7`+question, `{"jsonrpc":"2.0","id":%s,`+ends+`}`),
 					heard: make(chan string, 9), answered: make(chan struct{}),
 				}

@@ -52,8 +52,8 @@ func (s State) id(key string) string {
 	return key
 }
 
-// key returns the key of the question with this id. ok is false if the client was not asked it before.
-func (s State) key(id string) (key string, ok bool) {
+// Key returns the key of the question with this id. ok is false if the client was not asked it before.
+func (s State) Key(id string) (key string, ok bool) {
 	for key := range s.Asked {
 		if s.id(key) == id {
 			return key, true

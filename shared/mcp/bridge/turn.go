@@ -143,7 +143,7 @@ func (t *Turn) Take(e storage.Event) Step {
 func (t *Turn) ask(index storage.Index, m wire.Message, seen bool) Step {
 	id, ok := wire.String(m.ID)
 	q := question{id: id, index: index, method: m.Method, params: bytes.Clone(m.Params)}
-	key, asked := t.state.key(id)
+	key, asked := t.state.Key(id)
 	if !ok || t.given[id] || seen && !asked {
 		return Step{}
 	}

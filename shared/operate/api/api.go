@@ -400,27 +400,19 @@ func (x *exchange) body(v any) error {
 // Version returns the version of Dormouse in this program, such as v0.4.0, or devel if it has none.
 func Version() string {
 	info, _ := debug.ReadBuildInfo() // nil for a program that has none
-	version, _ := VersionIn(info)
-	return version
+	return VersionIn(info)
 }
 
-// VersionIn returns the version of Dormouse in a program, as Version does, and the settings with which
-// Dormouse was built. In a program with servers in Go, the main module is another one, and the settings
-// are not Dormouse's. info may be nil.
-func VersionIn(info *debug.BuildInfo) (version string, settings []debug.BuildSetting) {
-	if info == nil {
-		return "devel", nil
-	}
-	main, settings := info.Main, info.Settings
-	for _, m := range info.Deps {
-		if m.Path == "github.com/dormouse-mcp/dormouse" {
-			main, settings = *m, nil
+// VersionIn is Version for another program. info may be nil.
+func VersionIn(info *debug.BuildInfo) string {
+	if info != nil {
+		for _, m := range append(info.Deps, &info.Main) { // in a program with servers in Go, the main module is another one
+			if m.Path == "github.com/dormouse-mcp/dormouse" && m.Version != "" && m.Version != "(devel)" {
+				return m.Version
+			}
 		}
 	}
-	if main.Version == "" || main.Version == "(devel)" {
-		return "devel", settings
-	}
-	return main.Version, settings
+	return "devel"
 }
 
 func (x *exchange) info() (any, error) {
