@@ -31,8 +31,8 @@ const File = "usage.json"
 // saveEvery is how often the ledger is saved while counts change.
 const saveEvery = time.Minute
 
-// maxOwners limits the entries of Ledger.shares, and those of Ledger.days. The use of further owners
-// counts only for their server and tenant.
+// maxOwners limits the entries of each map of a Ledger but conns. The use of further owners counts
+// only for their server and tenant.
 const maxOwners = 10_000
 
 // owner is who pays for a use: a session, with its server, tenant and principal. The owner of a box's
@@ -97,7 +97,7 @@ type Ledger struct {
 	days    map[onDay]meter.Units
 	conns   map[string]open   // open connections, by id
 	who     map[string]string // the principal of each session
-	calls   map[string]*call  // requests, by trace id
+	tools   map[string]string // the tool that a request calls, by the request's trace id
 	changed bool
 }
 
@@ -105,13 +105,6 @@ type Ledger struct {
 type onDay struct {
 	day string
 	owner
-}
-
-// call is a request. Only the event at its end names the tool.
-type call struct {
-	known bool // the event at its end has come
-	tool  string
-	early map[onDay]meter.Units // what was used for the call before its tool was known
 }
 
 // today returns the key in Ledger.days for the owner o.
@@ -132,7 +125,7 @@ type open struct {
 func Open(folder string, size func(server string) meter.BoxSize, running func(context.Context) ([]fleet.Status, error), log *slog.Logger) (*Ledger, error) {
 	l := &Ledger{
 		path: filepath.Join(folder, File), size: size, running: running, log: log,
-		shares: map[owner]meter.Units{}, days: map[onDay]meter.Units{}, conns: map[string]open{}, who: map[string]string{}, calls: map[string]*call{},
+		shares: map[owner]meter.Units{}, days: map[onDay]meter.Units{}, conns: map[string]open{}, who: map[string]string{}, tools: map[string]string{},
 	}
 	saved, err := Read(folder)
 	if err != nil {
@@ -153,22 +146,7 @@ func Open(folder string, size func(server string) meter.BoxSize, running func(co
 
 // give adds u to the use of an owner, in total and for today.
 func (l *Ledger) give(o owner, u meter.Units) {
-	l.giveShare(o, u)
-	l.giveDay(today(o, time.Now()), u)
-}
-
-// giveShare adds u to the total use of an owner.
-func (l *Ledger) giveShare(o owner, u meter.Units) {
-	o.tool = ""
-	if _, known := l.shares[o]; !known && o.session != "" && len(l.shares) >= maxOwners {
-		o.session, o.principal = "", ""
-	}
-	l.shares[o] = l.shares[o].Plus(u)
-	l.changed = true
-}
-
-// giveDay adds u to the use of an owner on a day.
-func (l *Ledger) giveDay(day onDay, u meter.Units) {
+	day := today(o, time.Now())
 	if _, known := l.days[day]; !known {
 		first := time.Now().UTC().AddDate(0, 0, -keptDays).Format(time.DateOnly)
 		maps.DeleteFunc(l.days, func(d onDay, _ meter.Units) bool { return d.day <= first })
@@ -177,54 +155,20 @@ func (l *Ledger) giveDay(day onDay, u meter.Units) {
 		}
 	}
 	l.days[day] = l.days[day].Plus(u)
+	o.tool = ""
+	if _, known := l.shares[o]; !known && o.session != "" && len(l.shares) >= maxOwners {
+		o.session, o.principal = "", ""
+	}
+	l.shares[o] = l.shares[o].Plus(u)
+	l.changed = true
 }
 
-// toolOf returns the tool for which an event reports use. If only a later event will name the tool,
-// held is true, and toolOf has added the use to call.early.
-func (l *Ledger) toolOf(e *observe.Event, o owner) (tool string, held bool) {
+// toolOf returns the tool for which an event reports use.
+func (l *Ledger) toolOf(e *observe.Event) string {
 	if len(e.Traces) == 1 { // an event about a box's messages, which belong to one request
-		c := l.call(e.Traces[0])
-		if !c.known {
-			day := today(o, time.Now())
-			c.early[day] = c.early[day].Plus(e.Spent.Units)
-		}
-		return c.tool, !c.known
+		return l.tools[e.Traces[0]]
 	}
-	if e.Tool != "" || l.calls[e.Trace] != nil {
-		c := l.call(e.Trace)
-		c.known, c.tool = true, e.Tool
-		l.release(c)
-	}
-	return e.Tool, false
-}
-
-// release adds the use in c.early to the days, under the tool of the call. The tool is "" if the
-// ledger forgets the call before its tool is known.
-func (l *Ledger) release(c *call) {
-	for day, u := range c.early {
-		day.tool = c.tool
-		l.giveDay(day, u)
-	}
-	clear(c.early)
-}
-
-// maxCalls limits how many calls the ledger remembers. At the limit the ledger forgets all of them.
-const maxCalls = 1000
-
-// call returns the call with this trace id, and creates a missing one.
-func (l *Ledger) call(trace string) *call {
-	c := l.calls[trace]
-	if c == nil {
-		if len(l.calls) >= maxCalls {
-			for _, old := range l.calls {
-				l.release(old)
-			}
-			clear(l.calls)
-		}
-		c = &call{early: map[onDay]meter.Units{}}
-		l.calls[trace] = c
-	}
-	return c
+	return e.Tool
 }
 
 // charge adds the use that an event reports.
@@ -239,12 +183,7 @@ func (l *Ledger) charge(e *observe.Event) {
 	if c, known := l.conns[e.Conn]; known {
 		l.conns[e.Conn] = open{o, c.since}
 	}
-	tool, held := l.toolOf(e, o)
-	if held {
-		l.giveShare(o, e.Spent.Units)
-		return
-	}
-	o.tool = tool
+	o.tool = l.toolOf(e)
 	l.give(o, e.Spent.Units)
 }
 
@@ -265,8 +204,12 @@ func (l *Ledger) Observe(e *observe.Event) {
 	defer l.mu.Unlock()
 	if e.Spent != nil {
 		l.charge(e)
-	} else if e.Kind == observe.Work { // names the principal; later events about the box's messages name only the session
+	} else if e.Kind == observe.Work { // names principal and tool; later events about the box's messages name only session and trace
 		l.knows(string(e.Session), e.Principal)
+		if len(l.tools) >= maxOwners {
+			clear(l.tools)
+		}
+		l.tools[e.Trace] = e.Tool
 	}
 }
 
@@ -317,11 +260,6 @@ func (l *Ledger) until(now time.Time, running []fleet.Status) Bill {
 	give := func(o owner, u meter.Units) {
 		all[o] = all[o].Plus(u)
 		days[today(o, now)] = days[today(o, now)].Plus(u)
-	}
-	for _, c := range l.calls {
-		for day, u := range c.early {
-			days[day] = days[day].Plus(u)
-		}
 	}
 	for _, c := range l.conns {
 		give(c.owner, meter.Units{ConnectionMinutes: now.Sub(c.since).Minutes()})

@@ -110,8 +110,12 @@ func (k *Backend) deliverAwake(ctx context.Context, d sessions.Delivery, box sto
 
 // announce tells the observer that a request may start a process, and for whom.
 func (k *Backend) announce(ctx context.Context, d sessions.Delivery) {
+	tool := ""
+	if len(d.Tools) > 0 {
+		tool = wire.Clip(d.Tools[0])
+	}
 	k.Observer.Tell(ctx, nil, &observe.Event{
-		Kind: observe.Work, Client: wire.ClientName(d.Client.Init), Trace: d.Trace,
+		Kind: observe.Work, Client: wire.ClientName(d.Client.Init), Trace: d.Trace, Tool: tool,
 		Account: storage.Account{Tenant: d.Client.Tenant, Principal: d.Client.Principal, Server: d.Server, Session: d.Session},
 	})
 }

@@ -59,7 +59,7 @@ type Event struct {
 	Refused bool             // the request was refused, so no tool was called
 	Refusal string           // why the caller was refused: a code, or the kind of a limit
 	Caller  *Caller          // of a tools/call or a refusal
-	Tool    string           // of a tools/call
+	Tool    string           // of a tools/call, or of the first in a Work event
 	Outcome string           // how a tools/call has ended; if Tool is "", it is the earlier call with this Stream
 	Stream  storage.StreamID // of the call, if it goes on or an earlier request has begun it
 	Why     string           // why it failed or was refused, one line
