@@ -41,12 +41,3 @@ func TestServerThatRefusesAUserOffersToConnect(t *testing.T) {
 		})
 	}
 }
-
-// A wrong token of the operator is an error, because no user can correct it on a page.
-func TestServerThatRefusesTheOperatorOffersNothing(t *testing.T) {
-	w := newWorld(t, storagetest.NewMemory(), guarded(upstreams()["2025-11-25"]))
-	w.server.Headers = map[string]string{"Authorization": "Bearer wrong"}
-	if w.refusal() == nil {
-		t.Error("initialize was answered")
-	}
-}
