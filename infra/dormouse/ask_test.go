@@ -3,6 +3,7 @@ package dormouse
 import (
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -159,4 +160,23 @@ func until(t *testing.T, master *os.File, end string) (shown string) {
 		shown += string(piece)
 	}
 	return shown
+}
+
+func TestACommandDoesNotOverwriteServersThatAnotherHasWritten(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "servers.json")
+	commontest.OK(t, os.WriteFile(path, []byte(`{"mcpServers": {"a": {"command": "a"}, "b": {"command": "b"}}}`), 0o600))
+	late, err := fileFlag{path}.edit()
+	commontest.OK(t, err)
+	commontest.OK(t, late.setValue(late.env, "b", "KEY", "hunter2"))
+	_, err = named{[]string{"a"}, fileFlag{path}}.change(func(f *edited, name string) error { return f.Remove(name) })
+	commontest.OK(t, err)
+	want, _ := os.ReadFile(path)
+	if late.save() == nil {
+		t.Error("the file of the other command is overwritten")
+	}
+	text, _ := os.ReadFile(path)
+	commontest.Equal(t, string(want), string(text))
+	if env, err := os.ReadFile(late.env.path); err == nil {
+		t.Errorf(".env has %q", env)
+	}
 }

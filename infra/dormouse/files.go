@@ -3,6 +3,7 @@ package dormouse
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -18,6 +19,7 @@ type edited struct {
 	env    *variables
 	path   string
 	before []byte
+	saved  []byte   // content of the servers file after the last save, at first before
 	typed  []string // names of variables that the user has typed since, which are in .env
 }
 
@@ -30,6 +32,7 @@ func (f fileFlag) edit() (e *edited, err error) {
 	if e.before, err = readText(e.path, serversfile.MaxFile); err != nil {
 		return nil, err
 	}
+	e.saved = e.before
 	if e.File, err = serversedit.Parse(e.before, f.Servers); err != nil {
 		return nil, err
 	}
@@ -38,23 +41,36 @@ func (f fileFlag) edit() (e *edited, err error) {
 }
 
 // save writes the files if they have changed. It writes .env first, because dormouse run may read
-// the servers file at once.
+// the servers file at once. On an error, both files are as other programs left them.
 func (e *edited) save() error {
-	if err := e.env.save(); err != nil {
-		return err
+	err := e.env.save()
+	if err == nil {
+		err = e.saveServers()
 	}
-	return e.saveServers()
+	if err != nil {
+		e.undo()
+	}
+	return err
 }
 
+// saveServers writes the servers file if it has changed. It fails if another program has changed the
+// file meanwhile.
 func (e *edited) saveServers() error {
-	if text := e.Text(); !bytes.Equal(text, e.before) {
-		mode := fs.FileMode(0o644)
-		if info, err := os.Stat(e.path); err == nil {
-			mode = info.Mode().Perm()
-		}
-		return writeText(e.path, text, mode)
+	text := e.Text()
+	if bytes.Equal(text, e.saved) {
+		return nil
 	}
-	return nil
+	if now, err := readText(e.path, serversfile.MaxFile); err != nil {
+		return err
+	} else if !bytes.Equal(now, e.saved) {
+		return fmt.Errorf("another program has changed %s meanwhile, and the file is as that program left it; type the command again", e.name())
+	}
+	mode := fs.FileMode(0o644)
+	if info, err := os.Stat(e.path); err == nil {
+		mode = info.Mode().Perm()
+	}
+	e.saved = text
+	return writeText(e.path, text, mode)
 }
 
 // undo restores the files as they were before the command. It leaves a servers file alone that
