@@ -258,10 +258,7 @@ func (k *Backend) interrupt(id storage.ID, why func(*run) error) (stopped []*run
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, r := range k.running {
-		if r.address.Session != id {
-			continue
-		}
-		if cause := why(r); cause != nil {
+		if cause := why(r); cause != nil && r.address.Session == id {
 			r.stop(cause)
 			stopped = append(stopped, r)
 		}

@@ -47,7 +47,9 @@ func (l Legacy) modern() json.RawMessage {
 // requestState, which [Retry] and [Again] add.
 func (l Legacy) Params(method string, params json.RawMessage, level string, resent bool) json.RawMessage {
 	o, _ := objectOf(params)
-	o = o.without("task") // "task" asks for a task of 2025-11-25, a capability that Initialize does not offer
+	if method == wire.MethodToolsCall {
+		o = o.without("task") // it asks for a task of 2025-11-25, a capability that Initialize does not offer
+	}
 	if !resent && rounds(method) {
 		o = o.without(inputResponses, requestState)
 	}

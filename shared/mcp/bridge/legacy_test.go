@@ -30,6 +30,7 @@ func TestAModernServerIsToldOfTheClientWithEachRequest(t *testing.T) {
 			`{"name":"n","arguments":{"n":9007199254740993},"_meta":{"progressToken":7,"io.modelcontextprotocol/related-task":{},"a/b":1.50},"task":{}}`, "", false,
 			`{"name":"n","arguments":{"n":9007199254740993},"_meta":{"progressToken":7,"a/b":1.50,` + said + `}}`,
 		},
+		{"a task of an extension", "com.example/run", `{"task":{"n":1.50}}`, "", false, `{"task":{"n":1.50},"_meta":{` + said + `}}`},
 		{"answers it was not asked for are not heard", "tools/call", `{"name":"n","inputResponses":{"a":{}},"requestState":"s"}`, "", false, `{"name":"n","_meta":{` + said + `}}`},
 		{"answers in a later round are", "tools/call", `{"name":"n","inputResponses":{"a":{}},"requestState":"s"}`, "", true, `{"name":"n","inputResponses":{"a":{}},"requestState":"s","_meta":{` + said + `}}`},
 	}
