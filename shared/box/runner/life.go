@@ -160,9 +160,6 @@ func (l *life) keepHouse() {
 // resume continues after a [frame.Welcome]. The argument moved is true if the connection is new,
 // and fresh if the generation is new.
 func (l *life) resume(moved, fresh bool) {
-	if moved {
-		l.outboxes.loose = false
-	}
 	l.inflight.resumeInflight(moved, fresh)
 	l.outboxes.resumeOutboxes(moved, fresh)
 	if moved {

@@ -25,11 +25,10 @@ const (
 	longBackOff  = 5                // the most doublings of firstBackOff; throttling by the host causes all of them at once
 	longestWait  = 30 * time.Second // the longest pause that the host may ask for
 	roundsWithin = 10 * time.Minute
-	maxRounds    = 5           // Run ends after so many refusals within roundsWithin, if they may be this runner's fault
-	maxDrain     = time.Hour   // the longest time that a [frame.Drain] may give
-	looseAfter   = time.Minute // after this long without a connection, [Runner.Event] does not block any more
-	maxQuestions = 80_000      // bytes of question ids in a [frame.Hello]; further ids are left out
-	maxKept      = 64          // frames that are kept for the next connection
+	maxRounds    = 5         // Run ends after so many refusals within roundsWithin, if they may be this runner's fault
+	maxDrain     = time.Hour // the longest time that a [frame.Drain] may give
+	maxQuestions = 80_000    // bytes of question ids in a [frame.Hello]; further ids are left out
+	maxKept      = 64        // frames that are kept for the next connection
 )
 
 var errSilent = errors.New("the host does not answer")
@@ -83,7 +82,7 @@ type links struct {
 	renewBy  time.Time // when renewal fires
 	kept     [][]byte  // frames for the next connection; see sendKept
 
-	redial, giveUp, loosen, pinging, renewal alarm
+	redial, giveUp, pinging, renewal alarm
 }
 
 type link struct {
@@ -101,8 +100,7 @@ type link struct {
 	gone    chan struct{} // closed when dead becomes true
 	dead    bool
 
-	parts   frame.Assembler
-	foreign bool // a frame of an unknown protocol version has come
+	parts frame.Assembler
 }
 
 // outgoing is a message to send. If keep is set, a message that a lost connection has not written
@@ -198,23 +196,11 @@ func (ls *links) received(lk *link, data []byte, err error) {
 		}
 		f, err = frame.Decode(data)
 	}
-	if err != nil {
-		ls.unreadable(lk, len(data), err)
+	if err != nil { // such as the gateway's own message about a Lambda function that failed
+		ls.cfg.Log.Warn("message is no relay frame", "link", lk.no, "bytes", len(data), "error", err)
 		return
 	}
 	ls.life.frame(lk, f)
-}
-
-// unreadable logs a message that is no frame, for example the gateway's own message about a Lambda
-// function that failed. Of frames in another protocol version, it logs only the first of a connection.
-func (ls *links) unreadable(lk *link, size int, err error) {
-	if _, ok := errors.AsType[*frame.VersionError](err); ok {
-		if lk.foreign {
-			return
-		}
-		lk.foreign = true
-	}
-	ls.cfg.Log.Warn("message is no relay frame", "link", lk.no, "bytes", size, "error", err)
 }
 
 func (ls *links) write(lk *link) {
@@ -412,7 +398,6 @@ func (ls *links) promote(lk *link) {
 	ls.live, ls.next, ls.failed = lk, nil, 0
 	ls.redial.stop()
 	ls.giveUp.stop()
-	ls.loosen.stop()
 	ls.renewIn(ls.cfg.RenewAfter)
 }
 
@@ -476,7 +461,6 @@ func (ls *links) cut(lk *link, err error) {
 		ls.live = nil
 		ls.cfg.Log.Warn("connection to the host lost", "link", lk.no, "error", err)
 		ls.loop.set(&ls.giveUp, reconnectFor, ls.abandon)
-		ls.loop.set(&ls.loosen, looseAfter, ls.life.outboxes.loosenAll)
 		if ls.stage == parting {
 			// The answer to the hello on the next connection says whether the host got the bye.
 			ls.stage = rejoining

@@ -28,7 +28,6 @@ type outboxes struct {
 
 	boxes map[storage.ID]*outbox
 	seqs  int64 // the highest batch number of the outboxes that were forgotten
-	loose bool  // there has been no connection for a long time, so Event does not block
 }
 
 type outbox struct {
@@ -72,7 +71,7 @@ func (ob *outboxes) outbox(id storage.ID) *outbox {
 func (ob *outboxes) event(e frame.Event, room chan struct{}) {
 	o := ob.outbox(e.Session)
 	ob.gather(o, e)
-	if o.size > maxBacklog && !ob.loose {
+	if o.size > maxBacklog {
 		o.rooms = append(o.rooms, room)
 	} else {
 		close(room)
@@ -250,7 +249,10 @@ func (ob *outboxes) acked(f frame.Ack) {
 		ob.closeStream(o, id)
 	}
 	if o.size <= maxBacklog {
-		o.makeRoom()
+		for _, room := range o.rooms {
+			close(room)
+		}
+		o.rooms = nil
 	}
 	ob.flush(o)
 }
@@ -276,22 +278,6 @@ func (ob *outboxes) closeStream(o *outbox, id storage.StreamID) {
 	ob.deliveries.forgetLater(d)
 	ob.cfg.Log.Warn("stream was ended by the host", "session_id", d.session, "stream", id)
 	ob.executing.call(func(e frame.Executor) { e.CloseStream(d.session, id) })
-}
-
-func (o *outbox) makeRoom() {
-	for _, room := range o.rooms {
-		close(room)
-	}
-	o.rooms = nil
-}
-
-// loosenAll makes Event stop blocking, although the outboxes grow: after a long time without a
-// connection, the progress of the processes is worth the memory.
-func (ob *outboxes) loosenAll() {
-	ob.loose = true
-	for _, o := range ob.boxes {
-		o.makeRoom()
-	}
 }
 
 // resumeOutboxes continues after a [frame.Welcome]. If the connection is new (moved), it repeats

@@ -88,8 +88,7 @@ func (r *Runner) Run(ctx context.Context) error {
 
 // Event takes an event of a process, and returns when the outbox of its session has room for more.
 // Event blocks while more than 32 MiB of events of that session wait for the host, so that the
-// process is slowed down. It does not block when there has been no connection for a minute. Before
-// Run, Event blocks; after Run, it drops the event. To keep the order of a session's events, call
+// process is slowed down. Before Run, Event blocks; after Run, it drops the event. To keep the order of a session's events, call
 // Event from one goroutine at a time.
 func (r *Runner) Event(e frame.Event) {
 	room := make(chan struct{})

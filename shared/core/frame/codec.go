@@ -58,8 +58,8 @@ func payloadOf(f Frame) (payload, rest []byte) {
 	}
 }
 
-// Decode reads a frame. The payload of the frame aliases data. Errors: storage.Invalid, for a frame of
-// another version with a [VersionError] as the cause.
+// Decode reads a frame. The payload of the frame aliases data. Errors: storage.Invalid, also for a frame
+// of another version.
 func Decode(data []byte) (Frame, error) {
 	head, payload, _ := bytes.Cut(data, []byte{'\n'})
 	if crowded(head) {
@@ -112,7 +112,7 @@ func kindOf(head []byte) (Type, error) {
 	case f.V == 0 || f.Type == "":
 		return "", storage.Errorf(storage.Invalid, "a message of %d bytes is JSON but no relay frame", len(head))
 	case f.V != Version:
-		return "", storage.Errorf(storage.Invalid, "relay frame of type %q is not understood", Clip(string(f.Type))).Because(&VersionError{f.V})
+		return "", storage.Errorf(storage.Invalid, "relay frame of type %q has version %d, and this side speaks version %d", Clip(string(f.Type)), f.V, Version)
 	}
 	return f.Type, nil
 }

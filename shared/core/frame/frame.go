@@ -2,7 +2,6 @@ package frame
 
 import (
 	"bytes"
-	"fmt"
 	"unicode/utf8"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -76,15 +75,6 @@ const (
 
 // TypePart is sent by both ends.
 const TypePart Type = "part"
-
-// VersionError is the cause of [Decode]'s error for a readable frame of another version
-// of the protocol. V is that version.
-type VersionError struct{ V int }
-
-// Error names both versions.
-func (e *VersionError) Error() string {
-	return fmt.Sprintf("version %d is spoken, and this side speaks version %d", e.V, Version)
-}
 
 // Cut splits an encoded frame that is longer than MaxFrame into [Part] frames. The argument name
 // becomes their field Frame. Cut returns a shorter frame alone and unchanged. The argument box is the
