@@ -124,8 +124,9 @@ func TestCallTrustsTheCertificateOfItsOwnMachine(t *testing.T) {
 		cfg.TLS = certs.Settings{Cert: filepath.Join(s.data, "cert.pem"), Key: filepath.Join(s.data, "key.pem")}
 	})()
 	for line, want := range map[string]string{
-		"call counter add by=3 --data $DATA":       "3",
-		"call counter add by=3 --url " + other.URL: "certificate signed by unknown authority",
+		"call counter add by=3 --data $DATA":               "3",
+		"doctor --data $DATA --servers $DATA/servers.json": "✓ certificate   until 2084-01-29 16:00:00; clients need its authority",
+		"call counter add by=3 --url " + other.URL:         "certificate signed by unknown authority",
 	} {
 		t.Run(line, func(t *testing.T) {
 			if printed, _ := s.run(line); !strings.Contains(printed, want) {

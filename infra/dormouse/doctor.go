@@ -3,9 +3,13 @@ package dormouse
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -93,10 +97,14 @@ func (c *doctorCommand) Run(t *terminal) error {
 func (d *doctor) all(ctx context.Context) (all []finding) {
 	here := !d.elsewhere()
 	if here {
-		all = append(append(d.programs(ctx), d.serversFile()...), d.network(), d.ports(ctx), d.store(ctx), d.secret())
+		all = append(append(d.programs(ctx), d.serversFile()...), d.network(), d.ports(ctx))
+		all = append(append(all, d.certificate(ctx)...), d.disk(), d.store(ctx), d.secret())
 	}
+	var at time.Time // the time at the endpoint of --url; zero if unknown
 	if d.URL != "" {
-		all = append(all, d.proxy(ctx))
+		var f finding
+		f, at = d.proxy(ctx)
+		all = append(all, f)
 	}
 	if here {
 		on := sandbox.Probe()
@@ -105,6 +113,7 @@ func (d *doctor) all(ctx context.Context) (all []finding) {
 		}
 		all = append(all, d.sandbox(on, d.guests()))
 	}
+	all = append(all, d.clock(at))
 	if d.Server != "" {
 		all = append(all, d.server(ctx)...)
 	}
@@ -321,6 +330,74 @@ func (d *doctor) ports(ctx context.Context) finding {
 	return good(check, "%s is free, and so is the port for WebSocket", d.cfg.Listen)
 }
 
+// certificate checks the certificate of dormouse run, if that is up, as its clients do.
+func (d *doctor) certificate(ctx context.Context) []finding {
+	const check = "certificate"
+	u, err := url.Parse(d.up.URL)
+	if d.up.Certificate == nil || err != nil {
+		return nil
+	}
+	dialer := tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true, ServerName: u.Hostname()}} //nolint:gosec // this connection only reads the certificate
+	conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443")))
+	if err != nil {
+		return []finding{bad(check, err.Error(), "clients reach the endpoint as little: see --tls-cert, --tls and --public-url")}
+	}
+	defer func() { _ = conn.Close() }()
+	chain := conn.(*tls.Conn).ConnectionState().PeerCertificates
+	until := chain[0].NotAfter.In(d.t.now().Location()).Format(time.DateTime)
+	var unknown x509.UnknownAuthorityError
+	switch err := verified(chain, u.Hostname()); {
+	case err == nil:
+		return []finding{good(check, "this system trusts it, until %s", until)}
+	case errors.As(err, &unknown) && chain[0].VerifyHostname(u.Hostname()) == nil:
+		return []finding{good(check, "until %s; clients need its authority, which this system does not know: NODE_EXTRA_CA_CERTS, SSL_CERT_FILE", until)}
+	default:
+		return []finding{bad(check, err.Error(), "take another certificate, or name its host with --public-url")}
+	}
+}
+
+// least is the smallest free space, in bytes, that is enough.
+const least = 1 << 30
+
+func (d *doctor) disk() finding {
+	const check = "disk"
+	folder, err := d.existing()
+	if err != nil {
+		return bad(check, err.Error(), "name another folder with --data")
+	}
+	var of unix.Statfs_t
+	if err := unix.Statfs(folder, &of); err != nil || of.Bsize <= 0 {
+		return bad(check, "the free space of "+folder+" is not known", "name another folder with --data")
+	}
+	free := of.Bavail * uint64(of.Bsize) // without the blocks that only root may use, as in df
+	says := fmt.Sprintf("%.1f GB free for %s", float64(free)/1e9, d.folder())
+	if free < least {
+		return bad(check, says, "free some room, or name another folder with --data")
+	}
+	if err := unix.Access(folder, unix.W_OK|unix.X_OK); err != nil {
+		return bad(check, fmt.Sprintf("%s cannot be written by uid %d: %v", folder, os.Getuid(), err), "make it writable, or name another folder with --data")
+	}
+	return good(check, "%s", says)
+}
+
+// existing returns the data folder, or if it does not exist, its nearest parent that does.
+func (d *doctor) existing() (string, error) {
+	folder, err := filepath.Abs(d.folder())
+	for err == nil {
+		var info fs.FileInfo
+		info, err = os.Stat(folder)
+		switch {
+		case err == nil && info.IsDir():
+			return folder, nil
+		case err == nil:
+			return "", fmt.Errorf("%s is no folder", folder)
+		case errors.Is(err, fs.ErrNotExist):
+			folder, err = filepath.Dir(folder), nil
+		}
+	}
+	return "", err
+}
+
 // store checks the store. It reads a file without opening it as a store, because that could change
 // the file.
 func (d *doctor) store(ctx context.Context) finding {
@@ -434,4 +511,21 @@ func (d *doctor) sandbox(on sandbox.Support, guests []string) finding {
 		says += "; it confines " + strings.Join(guests, ", ") + ", because not only you can call"
 	}
 	return good(check, "%s", says)
+}
+
+// wrongBy is the smallest difference between two clocks at which tokens and tickets may be refused.
+const wrongBy = time.Minute
+
+// clock checks the local time. The argument remote is the time of the endpoint at --url, or zero if
+// unknown.
+func (d *doctor) clock(remote time.Time) finding {
+	const check = "clock"
+	now, todo := d.t.now().UTC(), "set the clock: keys, tokens and tickets have times"
+	if built, err := time.Parse(time.RFC3339, builtAs().Time); err == nil && now.Before(built) {
+		return bad(check, fmt.Sprintf("it is %s here, which is before this program was built", now.Format(time.DateTime)), todo)
+	}
+	if off := now.Sub(remote).Abs(); !remote.IsZero() && off > wrongBy {
+		return bad(check, fmt.Sprintf("this machine and %s differ by %s", d.URL, off.Round(time.Second)), todo)
+	}
+	return good(check, "%s UTC", now.Format(time.DateTime))
 }

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -30,6 +31,7 @@ func compare(t *testing.T, path, got string) {
 // steady replaces what depends on the machine in the output of doctor.
 func steady(text string) string {
 	for _, r := range [][2]string{
+		{`[0-9.]+ GB free`, "20.0 GB free"},
 		{`127\.0\.0\.1:[0-9]+`, "127.0.0.1:PORT"},
 		{`[✓✗] sandbox .*\n( +→.*\n)?`, "✓ sandbox       what this system has\n"},
 	} {
@@ -95,22 +97,26 @@ func (d *desk) tree() (names []string) {
 
 func TestDoctorAsksTheEndpointAsAClientDoes(t *testing.T) {
 	d := newDesk(t, "-- servers.json --\n{\"mcpServers\": {\"counter\": {\"x-dormouse\": {\"native\": \"counter\"}}}}\n")
-	status, body := 0, ""
+	status, body, date := 0, "", ""
 	place := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Date", date)
 		w.WriteHeader(status)
 		_, _ = w.Write([]byte(body))
 	}))
 	defer place.Close()
 	const known = `{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"no server doctor.none"}}`
+	now := noon().Format(http.TimeFormat)
 	for _, test := range []struct {
 		status     int
-		body, want string
+		body, date string
+		want       string
 	}{
-		{404, known, "✓ proxy         dormouse answers at http"},
-		{403, strings.Replace(known, "no server doctor.none", "x is not served: start with --public-url https://x", 1), "✗ proxy         x is not served: start with --public-url https://x"},
-		{502, "<html>Bad Gateway</html>", "answers 502 Bad Gateway, and is no dormouse"},
+		{404, known, now, "✓ proxy         dormouse answers at http"},
+		{404, known, noon().Add(-time.Hour).Format(http.TimeFormat), "differ by 1h0m0s"},
+		{403, strings.Replace(known, "no server doctor.none", "x is not served: start with --public-url https://x", 1), now, "✗ proxy         x is not served: start with --public-url https://x"},
+		{502, "<html>Bad Gateway</html>", now, "answers 502 Bad Gateway, and is no dormouse"},
 	} {
-		status, body = test.status, test.body
+		status, body, date = test.status, test.body, test.date
 		if printed, _ := d.run("doctor --listen 127.0.0.1:0 --url " + place.URL); !strings.Contains(printed, test.want) {
 			t.Errorf("%d %s: %s, want %s", test.status, test.body, printed, test.want)
 		}

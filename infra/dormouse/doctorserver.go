@@ -27,20 +27,20 @@ import (
 )
 
 // proxy sends a request to the endpoint of --url as a client does, which also checks a reverse
-// proxy in front of it.
-func (d *doctor) proxy(ctx context.Context) finding {
+// proxy in front of it. The result at is the time at the endpoint, or zero if unknown.
+func (d *doctor) proxy(ctx context.Context) (f finding, at time.Time) {
 	const check = "proxy"
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	base := address(d.URL)
 	if u, err := url.Parse(base); err != nil || u.Host == "" {
-		return bad(check, fmt.Sprintf("--url %q is no URL", d.URL), "want https://HOST")
+		return bad(check, fmt.Sprintf("--url %q is no URL", d.URL), "want https://HOST"), at
 	}
 	// No server is called doctor.none. The endpoint checks the Host header before it looks for the
 	// server. So an error that the server is unknown shows that the Host header is accepted.
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/doctor.none/mcp", bytes.NewReader(wire.NewRequest(json.RawMessage("1"), "ping", nil)))
 	if err != nil {
-		return bad(check, err.Error(), "want https://HOST")
+		return bad(check, err.Error(), "want https://HOST"), at
 	}
 	r.Header.Set("Content-Type", wire.MediaJSON)
 	r.Header.Set("Accept", wire.MediaJSON+", "+wire.MediaSSE)
@@ -49,10 +49,11 @@ func (d *doctor) proxy(ctx context.Context) finding {
 	}
 	res, err := http.DefaultClient.Do(r)
 	if err != nil {
-		return bad(check, fmt.Sprintf("nothing answers at %s: %v", d.URL, err), "start dormouse run, and have the proxy pass requests on to the address of --listen")
+		return bad(check, fmt.Sprintf("nothing answers at %s: %v", d.URL, err), "start dormouse run, and have the proxy pass requests on to the address of --listen"), at
 	}
 	defer func() { _ = res.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+	at, _ = http.ParseTime(res.Header.Get("Date")) // zero without a valid Date
 	var answer struct{ Error struct{ Message string } }
 	problem := ""
 	if err == nil && json.Unmarshal(body, &answer) == nil {
@@ -60,15 +61,15 @@ func (d *doctor) proxy(ctx context.Context) finding {
 	}
 	switch {
 	case problem == "":
-		return bad(check, fmt.Sprintf("%s answers %s, and is no dormouse", d.URL, res.Status), "have the proxy pass requests on to the address of --listen")
+		return bad(check, fmt.Sprintf("%s answers %s, and is no dormouse", d.URL, res.Status), "have the proxy pass requests on to the address of --listen"), at
 	case res.StatusCode == http.StatusForbidden:
-		return bad(check, problem, "restart dormouse run so")
+		return bad(check, problem, "restart dormouse run so"), at
 	case res.StatusCode == http.StatusUnauthorized && d.Key != "":
-		return bad(check, problem, "dormouse keys create makes another key")
+		return bad(check, problem, "dormouse keys create makes another key"), at
 	case res.StatusCode >= http.StatusInternalServerError:
-		return bad(check, problem, "dormouse doctor on that machine says more")
+		return bad(check, problem, "dormouse doctor on that machine says more"), at
 	}
-	return good(check, "dormouse answers at %s", d.URL)
+	return good(check, "dormouse answers at %s", d.URL), at
 }
 
 func (f finding) took(d time.Duration) finding {
