@@ -98,9 +98,27 @@ func (s *provisioning) fetch(ctx context.Context, r request, h handler) (dir, pr
 	}
 	key := digest("tool-3", r.kind, r.program, h.runtime, fmt.Sprint(s.server.Scripts), string(l.text))
 	return s.open(ctx, h, recipe{
-		kind: r.kind, key: key, what: r.name,
+		kind: r.kind, key: key, what: counted(r, l),
 		build: func(ctx context.Context, b build) error { return s.fill(ctx, b, r, h, l) },
 	})
+}
+
+// counted returns the name of a package, with the number of all packages in its lock.
+func counted(r request, l locked) string {
+	n := 0
+	if all, err := npmPackages(l.text); err == nil {
+		n = len(all) - 1 // all but the project itself
+	} else {
+		for line := range strings.Lines(string(l.text)) {
+			if strings.Contains(line, "==") {
+				n++
+			}
+		}
+	}
+	if n < 2 {
+		return r.name
+	}
+	return fmt.Sprintf("%d packages of %s", n, r.name)
 }
 
 func (s *provisioning) lockOf(ctx context.Context, r request, h handler) (locked, error) {

@@ -231,3 +231,14 @@ func TestPackageThatTheIndexDoesNotHaveIsNamed(t *testing.T) {
 	offline := &commandError{code: 1, said: "npm error code ENOTFOUND", more: "npm error code ENOTFOUND"}
 	commontest.EqualIn(t, "without a network", "dependency install failed (exit 1): npm error code ENOTFOUND", installError(request{name: "srv", kind: "npm"}.unknown(offline)).Error())
 }
+
+// People see how much there is to install.
+func TestAnInstallSaysHowManyPackagesItHas(t *testing.T) {
+	for lock, want := range map[string]string{
+		`{"packages": {"": {}, "node_modules/srv": {}, "node_modules/part": {}}}`: "2 packages of srv",
+		`{"packages": {"": {}, "node_modules/srv": {}}}`:                          "srv",
+		"srv==1.0 --hash=a\npart==2.0 \\\n  --hash=b\n":                           "2 packages of srv",
+	} {
+		commontest.EqualIn(t, lock, want, counted(request{name: "srv"}, locked{text: []byte(lock)}))
+	}
+}
