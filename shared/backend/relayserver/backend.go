@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
@@ -60,9 +61,11 @@ func (k *Backend) Deliver(ctx context.Context, d sessions.Delivery, box storage.
 	if err := k.admit(ctx, d, box); err != nil {
 		return nil, err
 	}
-	if box.State != storage.Awake || !d.Again {
-		k.announce(ctx, d)
+	level := slog.LevelInfo
+	if box.State == storage.Awake && d.Again {
+		level = slog.LevelDebug // the observer knows the caller, and no process may start
 	}
+	k.announce(ctx, d, level)
 	t := &tracker{k: k, d: d, notAfter: time.Now().Add(validity)}
 	if err := t.send(ctx, box); err != nil {
 		if !t.handed {
@@ -86,7 +89,7 @@ func (k *Backend) deliverAwake(ctx context.Context, d sessions.Delivery, box sto
 		return err
 	}
 	if box.State != storage.Awake {
-		k.announce(ctx, d)
+		k.announce(ctx, d, slog.LevelInfo)
 	}
 	for until := time.Now().Add(awakeWithin); ; {
 		b, err := k.rouse(ctx, d.Box)
@@ -108,14 +111,14 @@ func (k *Backend) deliverAwake(ctx context.Context, d sessions.Delivery, box sto
 	}
 }
 
-// announce tells the observer that a request may start a process, and for whom.
-func (k *Backend) announce(ctx context.Context, d sessions.Delivery) {
+// announce tells the observer that a message is sent, and for whom.
+func (k *Backend) announce(ctx context.Context, d sessions.Delivery, level slog.Level) {
 	tool := ""
 	if len(d.Tools) > 0 {
 		tool = wire.Clip(d.Tools[0])
 	}
 	k.Observer.Tell(ctx, nil, &observe.Event{
-		Kind: observe.Work, Client: wire.ClientName(d.Client.Init), Trace: d.Trace, Tool: tool,
+		Kind: observe.Work, Level: level, Client: wire.ClientName(d.Client.Init), Trace: d.Trace, Tool: tool,
 		Account: storage.Account{Tenant: d.Client.Tenant, Principal: d.Client.Principal, Server: d.Server, Session: d.Session},
 	})
 }

@@ -17,7 +17,7 @@ const (
 	API     = "api"     // a request of an operator has ended
 	Frame   = "frame"   // a message of a box was handled
 	Other   = "event"   // another event was handled, such as an alarm
-	Work    = "work"    // a message that may start a process was sent to a server
+	Work    = "work"    // a message is sent to a server; the level is Debug if it cannot start a process
 	Held    = "held"    // a server has listed tools that clients do not see until an operator accepts them
 )
 
