@@ -74,16 +74,8 @@ func openFile(path string) (*sql.DB, error) {
 // addColumns adds the columns that the table "calls" lacks in files of release 0.1.0-alpha.2.
 func addColumns(ctx context.Context, db *sql.DB) error {
 	const number, text = " INTEGER NOT NULL DEFAULT 0", " TEXT NOT NULL DEFAULT ''"
-	for _, column := range [][2]string{{"woke", number}, {"bytes_in", number}, {"bytes_out", number}, {"key", text}, {"address", text}, {"refusal", text}} {
-		name := column[0]
-		var there bool
-		if err := db.QueryRowContext(ctx, `SELECT COUNT(*) FROM pragma_table_info('calls') WHERE name = ?`, name).Scan(&there); err != nil {
-			return err
-		}
-		if there {
-			continue
-		}
-		if _, err := db.ExecContext(ctx, `ALTER TABLE calls ADD COLUMN `+name+column[1]); err != nil {
+	for _, column := range []string{"woke" + number, "bytes_in" + number, "bytes_out" + number, "key" + text, "address" + text, "refusal" + text} {
+		if _, err := db.ExecContext(ctx, `ALTER TABLE calls ADD COLUMN `+column); err != nil && !strings.Contains(err.Error(), "duplicate column") {
 			return err
 		}
 	}

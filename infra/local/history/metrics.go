@@ -27,10 +27,10 @@ func (h *History) Metrics(w io.Writer, visible func(tenant, server string) bool)
 	h.mu.Lock()
 	totals, turned := maps.Clone(h.totals), maps.Clone(h.turned)
 	h.mu.Unlock()
-	order := slices.SortedFunc(maps.Keys(totals), func(a, b labels) int {
+	maps.DeleteFunc(totals, func(l labels, _ counts) bool { return !visible(l.tenant, l.server) })
+	inOrder := func(a, b labels) int {
 		return cmp.Or(cmp.Compare(a.tenant, b.tenant), cmp.Compare(a.server, b.server), cmp.Compare(a.principal, b.principal), cmp.Compare(a.tool, b.tool))
-	})
-	order = slices.DeleteFunc(order, func(l labels) bool { return !visible(l.tenant, l.server) })
+	}
 	servers := map[labels]counts{}
 	var calls, durations, wakes, refused, installs, took strings.Builder
 	for _, of := range slices.SortedFunc(maps.Keys(turned), func(a, b refusal) int {
@@ -40,7 +40,7 @@ func (h *History) Metrics(w io.Writer, visible func(tenant, server string) bool)
 			fmt.Fprintf(&refused, "dormouse_refusals_total{%s,reason=%q} %d\n", `tenant="`+escape.Replace(of.tenant)+`"`, of.reason, turned[of])
 		}
 	}
-	for _, l := range order {
+	for _, l := range slices.SortedFunc(maps.Keys(totals), inOrder) {
 		n := totals[l]
 		own := labels{tenant: l.tenant, server: l.server}
 		servers[own] = servers[own].plus(n)
@@ -49,13 +49,8 @@ func (h *History) Metrics(w io.Writer, visible func(tenant, server string) bool)
 			fmt.Fprintf(&calls, "dormouse_tool_calls_total{%s,outcome=\"failed\"} %d\n", l, n.failed)
 		}
 	}
-	for _, l := range order {
-		own := labels{tenant: l.tenant, server: l.server}
-		n, ok := servers[own]
-		if !ok {
-			continue // the server was written already
-		}
-		delete(servers, own)
+	for _, own := range slices.SortedFunc(maps.Keys(servers), inOrder) {
+		n := servers[own]
 		fmt.Fprintf(&wakes, "dormouse_box_starts_total{%s} %d\n", own, n.wakes)
 		fmt.Fprintf(&installs, "dormouse_installs_total{%s} %d\n", own, n.installs)
 		fmt.Fprintf(&took, "dormouse_install_seconds_total{%s} %g\n", own, n.installed.Seconds())
