@@ -18,8 +18,7 @@ type delivery struct {
 	traced   bool      // the store certainly has an item for the delivery, so that it is not lost with this runner
 	reported bool      // the store may have such an item: the delivery came from there, or the runner has sent [frame.Taken]
 	ended    bool      // the delivery has its final event, or was suspended, or the host has closed the stream
-	stored   bool      // the host has acknowledged the end or the suspension
-	over     time.Time // when stored was set
+	over     time.Time // when the host acknowledged the end or the suspension; zero before
 
 	sent    storage.Index     // index of the last event that went into a batch
 	pending [][]byte          // events that are in no batch yet
@@ -36,9 +35,18 @@ func (d *delivery) again() []byte {
 }
 
 type deliveries struct {
-	byID    map[storage.StreamID]*delivery // deliveries in flight, and those that ended less than idMemory ago
-	owed    map[storage.StreamID]*delivery // deliveries whose end the host has not acknowledged
-	running int                            // how many deliveries in owed have no final event yet
+	byID map[storage.StreamID]*delivery // deliveries in flight, and those that ended less than idMemory ago
+	owed map[storage.StreamID]*delivery // deliveries whose end the host has not acknowledged
+}
+
+// running counts the deliveries that have no final event yet.
+func (ds *deliveries) running() (n int) {
+	for _, d := range ds.owed {
+		if !d.ended {
+			n++
+		}
+	}
+	return n
 }
 
 // forgetLater records that the host has acknowledged the end of d, so that forgetDeliveries may
@@ -47,12 +55,12 @@ func (ds *deliveries) forgetLater(d *delivery) {
 	if ds.owed[d.id] == d { // otherwise owed has a newer delivery with this id
 		delete(ds.owed, d.id)
 	}
-	d.ended, d.stored, d.over = true, true, time.Now()
+	d.ended, d.over = true, time.Now()
 	d.taken.stop()
 }
 
 func (ds *deliveries) forgetDeliveries(old time.Time) {
 	maps.DeleteFunc(ds.byID, func(_ storage.StreamID, d *delivery) bool {
-		return d.stored && d.over.Before(old)
+		return !d.over.IsZero() && d.over.Before(old)
 	})
 }

@@ -117,7 +117,6 @@ func (in *inflight) run(f frame.Deliver, reported bool) {
 	d := &delivery{id: f.ID, round: f.Round, session: f.Session, ticket: f.Ticket, sent: f.Base}
 	in.deliveries.byID[f.ID] = d
 	if f.AckWithin > 0 {
-		in.deliveries.running++
 		in.deliveries.owed[d.id] = d
 		d.reported, d.traced = f.Inbox || reported, f.Inbox
 		within := time.Duration(f.AckWithin) * time.Millisecond

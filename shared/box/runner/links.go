@@ -73,14 +73,13 @@ type links struct {
 	open    map[*link]bool // live, next, and replaced connections that are still read
 	dialing bool
 
-	invited  bool      // the runner was started before its box was known, and no welcome has brought the box's settings yet
-	welcomed bool      // a [frame.Welcome] has come, so the one-time token is used up
-	failed   int       // attempts to connect since the last [frame.Welcome], which determine the pause
-	lost     error     // why the last attempt failed
-	rounds   int       // how many refusals the method unwelcome has counted
-	rounded  time.Time // when unwelcome began to count
-	renewBy  time.Time // when renewal fires
-	kept     [][]byte  // frames for the next connection; see sendKept
+	invited bool      // the runner was started before its box was known, and no welcome has brought the box's settings yet
+	failed  int       // attempts to connect since the last [frame.Welcome], which determine the pause
+	lost    error     // why the last attempt failed
+	rounds  int       // how many refusals the method unwelcome has counted
+	rounded time.Time // when unwelcome began to count
+	renewBy time.Time // when renewal fires
+	kept    [][]byte  // frames for the next connection; see sendKept
 
 	redial, giveUp, pinging, renewal alarm
 }
@@ -298,7 +297,7 @@ func (ls *links) hello(lk *link) {
 // sayHello sends a [frame.Hello] with the current number of the connection. The hello contains the
 // ids of the open questions, if the Executor returns them within askFor.
 func (ls *links) sayHello(lk *link) {
-	if !ls.welcomed {
+	if ls.stage == joining {
 		ls.writeHello(lk, nil)
 		return
 	}
@@ -320,8 +319,8 @@ func (ls *links) writeHello(lk *link, questions map[storage.ID][]string) {
 	lk.asking = false
 	lk.tries++
 	f := frame.Hello{Sender: ls.sender(), Link: lk.no, Task: ls.cfg.Task, Digest: ls.cfg.Digest, Baked: ls.cfg.Baked, Questions: questions, Invited: ls.invited}
-	if !ls.welcomed {
-		f.Token = ls.cfg.Token
+	if ls.stage == joining {
+		f.Token = ls.cfg.Token // the first welcome uses it up
 	}
 	lk.sendFirst(frame.Encode(f))
 	ls.loop.set(&lk.answer, helloAgain, func() {
@@ -365,8 +364,8 @@ func (ls *links) welcomeCame(lk *link, f frame.Welcome) {
 	if moved {
 		ls.promote(lk)
 	}
-	fresh, same := f.Gen != ls.gen || !ls.welcomed, ls.stage == up
-	ls.gen, ls.stage, ls.welcomed = f.Gen, up, true
+	fresh, same := f.Gen != ls.gen || ls.stage == joining, ls.stage == up
+	ls.gen, ls.stage = f.Gen, up
 	ls.pass = cmp.Or(f.Ticket, ls.pass)
 	if moved || !same {
 		ls.cfg.Log.Info("welcomed by the host", "generation", ls.gen, "link", ls.no)

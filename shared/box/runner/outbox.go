@@ -119,10 +119,7 @@ func (ob *outboxes) add(o *outbox, e frame.Event) {
 		d.asks = e.Asks
 		o.size += len(e.Asks.Raw)
 	}
-	if e.Final || e.Asks != nil {
-		d.ended = true
-		ob.deliveries.running--
-	}
+	d.ended = e.Final || e.Asks != nil
 }
 
 // flush sends the next batch of a session, unless a batch is being sent.
@@ -272,9 +269,6 @@ func (ob *outboxes) closeStream(o *outbox, id storage.StreamID) {
 	}
 	d.pending, d.asks = nil, nil
 	o.streams = slices.DeleteFunc(o.streams, func(other *delivery) bool { return other == d })
-	if !d.ended {
-		ob.deliveries.running--
-	}
 	ob.deliveries.forgetLater(d)
 	ob.cfg.Log.Warn("stream was ended by the host", "session_id", d.session, "stream", id)
 	ob.executing.call(func(e frame.Executor) { e.CloseStream(d.session, id) })

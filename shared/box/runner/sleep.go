@@ -197,7 +197,7 @@ func (sl *sleep) expectDeadline() {
 // drain prepares for Deadline: the runner finishes its requests, and leaves new ones to the next
 // runner.
 func (sl *sleep) drain() {
-	sl.cfg.Log.Info("draining: the time of the box is almost over", "generation", sl.links.gen, "in_flight", sl.deliveries.running)
+	sl.cfg.Log.Info("draining: the time of the box is almost over", "generation", sl.links.gen, "in_flight", sl.deliveries.running())
 	sl.inflight.draining = true
 	sl.askNow()
 }
@@ -208,7 +208,7 @@ func (sl *sleep) retire() {
 	if sl.cfg.Retire == nil || sl.retiring || sl.inflight.closing {
 		return
 	}
-	sl.cfg.Log.Info("retiring: the server is configured differently by now", "generation", sl.links.gen, "in_flight", sl.deliveries.running)
+	sl.cfg.Log.Info("retiring: the server is configured differently by now", "generation", sl.links.gen, "in_flight", sl.deliveries.running())
 	sl.retiring, sl.inflight.refusing = true, true
 	sl.loop.set(&sl.accept, frame.RefuseFor, func() {
 		sl.inflight.refusing = false
@@ -245,5 +245,5 @@ func (sl *sleep) tryEnd() {
 
 // closed ends Run without a [frame.Bye], with an error.
 func (sl *sleep) closed() {
-	sl.loop.finish(fmt.Errorf("the runner of box %s was stopped with %d requests in flight: %w", sl.cfg.Box, sl.deliveries.running, sl.cause))
+	sl.loop.finish(fmt.Errorf("the runner of box %s was stopped with %d requests in flight: %w", sl.cfg.Box, sl.deliveries.running(), sl.cause))
 }

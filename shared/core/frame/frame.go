@@ -152,9 +152,6 @@ const (
 	maxJoinedKept = 1000
 )
 
-// Open returns how many frames have some of their parts but not all, and the bytes of these parts.
-func (a *Assembler) Open() (frames, size int) { return len(a.frames), a.size }
-
 // Add takes a part, and copies its payload. If the part completes its frame, Add returns the
 // whole frame and true. Errors: Invalid for an inconsistent part, or if there are too many
 // incomplete frames or bytes in them.
