@@ -3,9 +3,12 @@ package serversedit
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/tailscale/hujson"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/jsonedit"
 )
@@ -65,7 +68,7 @@ func ParseEntry(text []byte) (e Entry, name string, err error) {
 		"url": {&e.URL, "a string"}, "serverUrl": {&e.URL, "a string"}, "httpUrl": {&e.URL, "a string"}, "type": {&e.Type, "a string"},
 		"disabled": {&e.Disabled, "true or false"}, "enabled": {&e.Enabled, "true or false"}, "env_vars": {&e.EnvVars, ""},
 	}
-	err = members(json.NewDecoder(bytes.NewReader(text)), func(key string, value json.RawMessage) error {
+	err = members(text, func(key string, value json.RawMessage) error {
 		if f, ok := plain[key]; ok {
 			return decode(key, value, f.what, f.to)
 		}
@@ -149,7 +152,7 @@ func variables(to *Variables, what string, value json.RawMessage) error {
 	if string(value) == "null" {
 		return nil
 	}
-	return members(json.NewDecoder(bytes.NewReader(value)), func(name string, value json.RawMessage) error {
+	return members(value, func(name string, value json.RawMessage) error {
 		v := Variable{Name: name, Null: string(value) == "null"}
 		if v.Null && what == "header" {
 			return nil
@@ -196,30 +199,21 @@ func decode(key string, value json.RawMessage, kind string, v any) error {
 
 // members calls fn for each member of an object, in order. For a repeated key, it calls fn once,
 // with the last value.
-func members(dec *json.Decoder, fn func(key string, value json.RawMessage) error) error {
+func members(text []byte, fn func(key string, value json.RawMessage) error) error {
+	root, err := hujson.Parse(text)
+	o, ok := root.Value.(*hujson.Object)
+	if err != nil || !ok {
+		return errors.New(`write a JSON object: {"command": "…", "args": […]}`)
+	}
+	root.Standardize()
 	var keys []string
 	values := map[string]json.RawMessage{}
-	begin, err := dec.Token()
-	if err != nil || begin != json.Delim('{') {
-		return fmt.Errorf("write a JSON object: {\"command\": \"…\", \"args\": […]}")
-	}
-	for dec.More() {
-		key, err := dec.Token()
-		var value json.RawMessage
-		if err == nil {
-			err = dec.Decode(&value)
+	for _, m := range o.Members {
+		key := m.Name.Value.(hujson.Literal).String() //nolint:forcetypeassert // hujson parses only literals as names
+		if _, again := values[key]; !again {
+			keys = append(keys, key)
 		}
-		name, ok := key.(string)
-		if err != nil || !ok {
-			return fmt.Errorf("the JSON object is not complete")
-		}
-		if !slices.Contains(keys, name) {
-			keys = append(keys, name)
-		}
-		values[name] = value
-	}
-	if _, err := dec.Token(); err != nil {
-		return fmt.Errorf("the JSON object is not complete")
+		values[key] = bytes.TrimSpace(m.Value.Pack())
 	}
 	for _, key := range keys {
 		if err := fn(key, values[key]); err != nil {
