@@ -98,7 +98,7 @@ func (i *installs) hasNoSecret(name string) {
 func TestABoxThatHasEndedReleasesItsInstalls(t *testing.T) {
 	i, _ := published(t)
 	log := slog.New(slog.DiscardHandler)
-	p := &prepared{box: newBox(parsed(t, `{"command": "npx", "args": ["-y", "srv"]}`), i.setup(), log), work: i.at.work, release: func() error { return nil }, log: log}
+	p := &prepared{box: newBox(parsed(t, `{"command": "npx", "args": ["-y", "srv"]}`), i.setup(), log), at: i.at, release: func() error { return nil }, log: log}
 	if _, err := p.box.provisioner.Provision(t.Context(), "p", nil, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -56,7 +56,7 @@ func (b *bootstrap) run(ctx context.Context, base environment, i fleet.Invitatio
 	err = live(ctx, link, nil, made.Load)
 	if p := made.Load(); p != nil {
 		p.remove()
-		p.keep.sweep(context.WithoutCancel(ctx), b.log)
+		p.at.keep.sweep(context.WithoutCancel(ctx), b.log)
 	}
 	return errors.Join(err, endDescendants())
 }

@@ -59,10 +59,8 @@ func assignment(env environment, log *slog.Logger) (runner.Config, error) {
 // prepared is a box that is ready to run, with its folders on this machine.
 type prepared struct {
 	server  serversfile.Server
+	at      setup
 	box     *adapter
-	keep    keeping
-	cache   string
-	work    string
 	release func() error
 	cleared sync.Once
 	log     *slog.Logger
@@ -79,12 +77,12 @@ func prepare(ctx context.Context, env, own environment, c runner.Config, guarded
 	if err != nil {
 		return nil, fmt.Errorf("DORMOUSE_SERVER: %w", err)
 	}
-	p := &prepared{server: server, log: c.Log}
-	if p.keep, err = newKeeping(env["DORMOUSE_SNAPSHOTS"], env["DORMOUSE_SNAPSHOT_AGE"]); err != nil {
+	keep, err := newKeeping(env["DORMOUSE_SNAPSHOTS"], env["DORMOUSE_SNAPSHOT_AGE"])
+	if err != nil {
 		return nil, err
 	}
 	at := setup{
-		locks: env["DORMOUSE_LOCKS"], logs: env["DORMOUSE_LOGS"], show: env["DORMOUSE_SHOW_OUTPUT"] == "on",
+		keep: keep, box: c.Box, gen: int64(c.Gen), locks: env["DORMOUSE_LOCKS"], logs: env["DORMOUSE_LOGS"], show: env["DORMOUSE_SHOW_OUTPUT"] == "on",
 		task: c.Task, era: wire.Era(env[frame.EnvEra]), on: supported(), env: env, own: own, guard: guarded, baked: env["DORMOUSE_BAKED"],
 	}
 	if text := env[frame.EnvImage]; text != "" {
@@ -104,26 +102,24 @@ func prepare(ctx context.Context, env, own environment, c runner.Config, guarded
 	if server.Box.Memory { // the memory of a process contains paths, so the folder must have the same path again
 		name = string(c.Box)
 	}
-	if at.work, p.release, err = provision.Claim(ctx, filepath.Join(at.cache, "work"), name, bury); err != nil {
+	var release func() error
+	if at.work, release, err = provision.Claim(ctx, filepath.Join(at.cache, "work"), name, bury); err != nil {
 		return nil, err
 	}
-	p.cache, p.work = at.cache, at.work
-	at.keep, at.box, at.gen = p.keep, c.Box, int64(c.Gen)
-	if at.installs, err = p.keep.installsOf(env["DORMOUSE_INSTALLS"], at.logs != "", string(at.box), at.gen, at.work, c.Log); err != nil {
-		return nil, errors.Join(err, p.release())
+	if at.installs, err = keep.installsOf(env["DORMOUSE_INSTALLS"], at.logs != "", string(at.box), at.gen, at.work, c.Log); err != nil {
+		return nil, errors.Join(err, release())
 	}
 	if at.installs != nil {
 		at.installs.guard = guarded
 	}
-	p.box = newBox(server, at, c.Log)
-	return p, nil
+	return &prepared{server: server, at: at, box: newBox(server, at, c.Log), release: release, log: c.Log}, nil
 }
 
 // connect gives the box its link to the host, before any process is started.
 func (p *prepared) connect(link frame.Link) {
 	p.box.link = link
-	if p.keep.host != nil {
-		*p.keep.host = link
+	if p.at.keep.host != nil {
+		*p.at.keep.host = link
 	}
 }
 
@@ -138,8 +134,8 @@ func (p *prepared) remove() {
 func (p *prepared) clear() {
 	p.cleared.Do(func() {
 		p.box.show.remove()
-		if err := errors.Join(proc.EndMarked(p.work), p.release()); err != nil {
-			p.log.Warn("some files of the box were not removed", "folder", p.work, "error", err)
+		if err := errors.Join(proc.EndMarked(p.at.work), p.release()); err != nil {
+			p.log.Warn("some files of the box were not removed", "folder", p.at.work, "error", err)
 		}
 	})
 }
@@ -154,10 +150,10 @@ const (
 // tidy removes snapshots that were unused for a long time, and the installs in the cache that exceed
 // cacheAge or cacheBytes.
 func (p *prepared) tidy(ctx context.Context) {
-	p.keep.sweep(ctx, p.log)
+	p.at.keep.sweep(ctx, p.log)
 	ctx, cancel := context.WithTimeout(ctx, tidyTime)
 	defer cancel()
-	n, err := provision.Tidy(ctx, p.cache, provision.Keep{Age: cacheAge, Bytes: cacheBytes})
+	n, err := provision.Tidy(ctx, p.at.cache, provision.Keep{Age: cacheAge, Bytes: cacheBytes})
 	if err != nil {
 		p.log.Warn("some unused installs were not removed", "error", err)
 	}
