@@ -1,14 +1,10 @@
 package serversedit
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/tailscale/hujson"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/jsonedit"
 )
@@ -68,7 +64,7 @@ func ParseEntry(text []byte) (e Entry, name string, err error) {
 		"url": {&e.URL, "a string"}, "serverUrl": {&e.URL, "a string"}, "httpUrl": {&e.URL, "a string"}, "type": {&e.Type, "a string"},
 		"disabled": {&e.Disabled, "true or false"}, "enabled": {&e.Enabled, "true or false"}, "env_vars": {&e.EnvVars, ""},
 	}
-	err = members(text, func(key string, value json.RawMessage) error {
+	err = jsonedit.Members(text, func(key string, value json.RawMessage) error {
 		if f, ok := plain[key]; ok {
 			return decode(key, value, f.what, f.to)
 		}
@@ -152,7 +148,7 @@ func variables(to *Variables, what string, value json.RawMessage) error {
 	if string(value) == "null" {
 		return nil
 	}
-	return members(value, func(name string, value json.RawMessage) error {
+	return jsonedit.Members(value, func(name string, value json.RawMessage) error {
 		v := Variable{Name: name, Null: string(value) == "null"}
 		if v.Null && what == "header" {
 			return nil
@@ -193,32 +189,6 @@ func scalar(value json.RawMessage) json.RawMessage {
 func decode(key string, value json.RawMessage, kind string, v any) error {
 	if json.Unmarshal(value, v) != nil {
 		return fmt.Errorf("%s must be %s", key, kind)
-	}
-	return nil
-}
-
-// members calls fn for each member of an object, in order. For a repeated key, it calls fn once,
-// with the last value.
-func members(text []byte, fn func(key string, value json.RawMessage) error) error {
-	root, err := hujson.Parse(text)
-	o, ok := root.Value.(*hujson.Object)
-	if err != nil || !ok {
-		return errors.New(`write a JSON object: {"command": "…", "args": […]}`)
-	}
-	root.Standardize()
-	var keys []string
-	values := map[string]json.RawMessage{}
-	for _, m := range o.Members {
-		key := m.Name.Value.(hujson.Literal).String() //nolint:forcetypeassert // hujson parses only literals as names
-		if _, again := values[key]; !again {
-			keys = append(keys, key)
-		}
-		values[key] = bytes.TrimSpace(m.Value.Pack())
-	}
-	for _, key := range keys {
-		if err := fn(key, values[key]); err != nil {
-			return err
-		}
 	}
 	return nil
 }

@@ -293,7 +293,7 @@ type member struct {
 // object returns the members of a JSON object in order, or nil for other values. For a repeated
 // name it returns the last value.
 func object(value json.RawMessage) (all []member) {
-	_ = members(value, func(key string, value json.RawMessage) error {
+	_ = jsonedit.Members(value, func(key string, value json.RawMessage) error {
 		all = append(all, member{key, value})
 		return nil
 	}) // value is valid JSON, so an error means that it is no object

@@ -96,6 +96,32 @@ func Get(text []byte, path ...string) (value []byte, ok bool, err error) {
 	return v.Pack(), true, nil
 }
 
+// Members calls fn for each member of an object, in order. For a repeated key, it calls fn once,
+// with the last value.
+func Members(text []byte, fn func(key string, value json.RawMessage) error) error {
+	root, err := parse(text)
+	o, ok := root.Value.(*hujson.Object)
+	if err != nil || !ok {
+		return errors.New(`write a JSON object: {"command": "…", "args": […]}`)
+	}
+	root.Standardize()
+	var keys []string
+	values := map[string]json.RawMessage{}
+	for _, m := range o.Members {
+		key := m.Name.Value.(hujson.Literal).String() //nolint:forcetypeassert // hujson parses only literals as names
+		if _, again := values[key]; !again {
+			keys = append(keys, key)
+		}
+		values[key] = bytes.TrimSpace(m.Value.Pack())
+	}
+	for _, key := range keys {
+		if err := fn(key, values[key]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Set returns text with the member set to value, which is JSON. Set makes missing objects on the
 // path. A new member comes last in its object. If a part of the path is no object, or comes
 // twice, the error names that part.
