@@ -4,12 +4,14 @@ package dormouse_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // sleepy returns the flags of a machine that should sleep soon.
@@ -127,4 +129,22 @@ func TestE2EOneWakeForManyCallers(t *testing.T) {
 	all.Wait()
 	m.asleep()
 	commontest.EqualIn(t, "boxes were started", 1, m.count("box.wake")-wakes)
+	if m.programs { // their ledger reads the log, which has the first message of a session only
+		return
+	}
+	var bill struct {
+		Owners []struct {
+			Name  string
+			Units storage.Units
+		}
+	}
+	out, err := m.command("bill", "--by", "tool", "--json").Output()
+	commontest.OK(t, errors.Join(err, json.Unmarshal(out, &bill)))
+	messages := map[string]float64{}
+	for _, o := range bill.Owners {
+		messages[o.Name] = o.Units.Messages
+	}
+	if messages["echo"] <= 20 { // one of each request, and those of the answers
+		t.Errorf("the messages of the answers to 20 calls of echo are not billed for it: %s", out)
+	}
 }
