@@ -66,6 +66,7 @@ func TestOnlyServersOfTheGroupAreReached(t *testing.T) {
 		c.call("s1__echo")
 		w.outside(sessions.MemberID(storage.ID(c.session), "s1")).say("of s1")
 		commontest.SameIn(t, "the stream has", []string{said("of s1")}, stream.leave().datas(t))
+		c.get("s0~1/"+string(storage.NewStreamID())).is(t, "a stream of a server whose session has ended", http.StatusOK, 0)
 	})
 }
 

@@ -21,6 +21,9 @@ func (g *Group) Listen(ctx context.Context, id storage.ID, lastID string, until 
 			return nil, forbidden(member)
 		}
 		s, err := g.Host.At(c).Listen(ctx, sessions.MemberID(id, member), own, until)
+		if errors.Is(err, storage.NotFound) { // the member's session has ended, so its stream is empty, as one of the group's session
+			s, err = g.Host.At(g.As).Listen(ctx, id, own, until)
+		}
 		if err != nil {
 			return nil, err
 		}
