@@ -121,7 +121,7 @@ func TestAccept(t *testing.T) {
 
 func TestContentType(t *testing.T) {
 	for value, want := range map[string]int{
-		"application/json": 404, "Application/JSON;charset=\"UTF-8\"": 404,
+		"application/json": 404, "Application/JSON;charset=\"UTF-8\"": 404, "application/json;charset=utf8": 404,
 		"application/json; charset=utf-16": 415, "application/json-rpc": 415, "text/json": 415, "": 415, ";": 415,
 	} {
 		newWorld(t).do(request("POST", "/quiet/mcp", callOf("x"), "Mcp-Session-Id", "absent", "Content-Type", value)).is(t, value, want, 0)

@@ -93,7 +93,7 @@ func accepted(headers []string) (names []string) {
 func (x *exchange) contentType() error {
 	name, params, err := mime.ParseMediaType(x.r.Header.Get("Content-Type"))
 	charset := params["charset"]
-	if err != nil || name != wire.MediaJSON || charset != "" && !strings.EqualFold(charset, "utf-8") {
+	if err != nil || name != wire.MediaJSON || charset != "" && !strings.EqualFold(strings.ReplaceAll(charset, "-", ""), "utf8") {
 		return refusal(http.StatusUnsupportedMediaType, storage.Invalid, wire.CodeServer, "the body must be JSON in UTF-8; send Content-Type: application/json")
 	}
 	return nil
