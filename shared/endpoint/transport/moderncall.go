@@ -52,7 +52,7 @@ func raws(answers []bridge.Answer) [][]byte {
 
 func (m modern) forward() error {
 	c := m.client()
-	c.Round = m.req.State
+	c.Round = m.req.Round
 	if m.req.Method == wire.MethodToolsCall {
 		c.Check = m.check
 		if m.to.Listed != nil {
@@ -63,7 +63,7 @@ func (m modern) forward() error {
 	if err != nil {
 		return err
 	}
-	return m.answer(call, server, bridge.NewTurn(m.req, call.Stream(), server, bridge.State{}))
+	return m.answer(call, server, bridge.NewTurn(m.req, call.Stream(), server, bridge.State{Round: m.req.Round}))
 }
 
 // check checks a call of a tool by what the list of tools says about it. If brief is true, this

@@ -187,6 +187,31 @@ func paying(key string, headers ...string) ask {
 	return ask{path: "/s0/mcp", method: "tools/call", params: `"name":"pay","arguments":{}`, headers: append(headers, "Idempotency-Key", key)}
 }
 
+// A client that has lost its place begins the call again, and answers the question once more.
+func TestEachRoundOfACallWithAKeyIsExecutedOnce(t *testing.T) {
+	grouped(t, 1, nil, func(t *testing.T, w *world) {
+		w.awake("s0")
+		calls := 0
+		w.backend.tool("pay", func(r run) {
+			if calls++; calls == 1 {
+				r.end(`{"resultType":"input_required","inputRequests":{"q":{` + elicit + `}},"requestState":"s"}`)
+				return
+			}
+			r.end(fmt.Sprintf(`{"content":[],"n":%d}`, calls))
+		})
+		first := paying("k")
+		first.caps = allCaps
+		lost, asked := w.do(first.request()).required(t), w.do(first.request()).required(t)
+		refusedKey(t, "idempotency_key_in_progress", doors["2025, params"](w, 1, "k", `{}`))
+		for _, r := range []rounds{asked, lost} {
+			commontest.Equal(t, "2", w.do(first.retry(r, `{"q":{"action":"accept"}}`).request()).paidAs(t))
+		}
+		for _, door := range []string{"2025, params", "2026, header"} {
+			commontest.EqualIn(t, door, "2", doors[door](w, 1, "k", `{}`).paidAs(t))
+		}
+	})
+}
+
 // A function may die after it has written the key and before any executor has the call.
 func TestACallWithoutATraceIsUnknownAndStaysSo(t *testing.T) {
 	for _, second := range []string{"2025, header", "2026, header"} {

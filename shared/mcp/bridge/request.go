@@ -33,6 +33,7 @@ type Request struct {
 	Token        json.RawMessage // the progress token, nil for none
 	Responses    json.RawMessage // the object inputResponses, nil for none
 	State        string          // requestState, "" if the request has none
+	Round        int             // how often the call was made before, because its server wanted something of the client first
 
 	// passed means that the server itself has answered the request with inputRequests, and that the
 	// client got these unchanged. own is the requestState in that answer, nil for none.

@@ -36,7 +36,7 @@ type State struct {
 	Own    json.RawMessage `json:"o,omitempty"`
 
 	Digest  string `json:"h"` // the result of [Request.Digest]
-	Round   int    `json:"r"` // how often the client was asked in this call so far
+	Round   int    `json:"r"` // which request this is, if the call must be made again: 1 for the second
 	Expires int64  `json:"e"` // Unix seconds
 }
 

@@ -288,7 +288,7 @@ func (t *Turn) relay(result json.RawMessage) Step {
 // Request returns the request, with those parts of its State that [Request.Forward] needs.
 func (t *Turn) Request() Request {
 	r := t.req
-	r.passed, r.own = t.state.Passed, t.state.Own
+	r.passed, r.own, r.Round = t.state.Passed, t.state.Own, t.state.Round
 	return r
 }
 
@@ -336,7 +336,10 @@ func (t *Turn) Again() bool { return t.again || t.passed != nil }
 // State returns the State that the client must send back with its answers. The caller sets
 // Session and Expires.
 func (t *Turn) State() State {
-	s := State{Asked: map[string]string{}, Digest: t.req.Digest(), Round: t.state.Round + 1}
+	s := State{Asked: map[string]string{}, Digest: t.req.Digest(), Round: t.state.Round}
+	if t.Again() {
+		s.Round++
+	}
 	if t.passed != nil {
 		s.Passed, s.Own = true, t.own
 		return s

@@ -148,7 +148,7 @@ func (u *use) accept(ctx context.Context, msgs []wire.Message, batch bool) (*Cal
 		a.List = part
 	}
 	needs := slices.ContainsFunc(rest, func(m wire.Message) bool { return m.Kind == wire.Request && needsSecrets(m.Method) })
-	once, err := u.onceOf(ctx, "", batch, rest...)
+	once, err := u.onceOf(ctx, 0, batch, rest...)
 	if err != nil {
 		return nil, err
 	}

@@ -87,9 +87,9 @@ type Client struct {
 	// client does not want.
 	Verbose bool
 	Visits  bool // the client supports elicitation by URL: it can send its user to a page
-	// Round is the requestState that came with the request, "" for a first request. Two requests
-	// with the same idempotency key and different Rounds are different calls.
-	Round string
+	// Round is how often the client has made the call before and was asked for something. Each round of
+	// a call with an idempotency key is executed at most once, whichever requestState comes with it.
+	Round int
 	// Check, if not nil, is called before Send sends anything. It gets the params that
 	// [Manager.Learn] has kept, or nil. Send returns the error of Check. If brief is true, the
 	// transport waits only until the call is accepted, not for its end.

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -38,7 +39,8 @@ const DataUnsent = "notExecuted"
 // once is the idempotency key of a tools/call.
 type once struct {
 	manager *Manager
-	key     storage.ValueKey
+	key     func(round int) storage.ValueKey
+	round   int
 	hash    []byte // hash of the tool and its arguments
 	life    time.Duration
 	mine    *begun // the value that this request has written; nil if it has written none
@@ -66,7 +68,7 @@ func WithKey(ctx context.Context, header string) context.Context {
 
 // onceOf returns the idempotency key of the tools/call in msgs, nil if there is none. round is
 // [Client.Round]. A *[wire.Error] is returned if the key is not valid.
-func (u *use) onceOf(ctx context.Context, round string, batch bool, msgs ...wire.Message) (*once, error) {
+func (u *use) onceOf(ctx context.Context, round int, batch bool, msgs ...wire.Message) (*once, error) {
 	for _, m := range msgs {
 		if m.Kind != wire.Request || m.Method != wire.MethodToolsCall {
 			continue
@@ -88,7 +90,8 @@ func (u *use) onceOf(ctx context.Context, round string, batch bool, msgs ...wire
 		if err != nil {
 			return nil, err
 		}
-		return &once{manager: u.manager, key: keyName(u.caller, key, round), hash: hash, life: life}, nil
+		name := func(round int) storage.ValueKey { return keyName(u.caller, key, round) }
+		return &once{manager: u.manager, key: name, round: round, hash: hash, life: life}, nil
 	}
 	return nil, nil
 }
@@ -149,8 +152,12 @@ func StillRunning() *wire.Error {
 
 // keyName returns the store's key for the durable value of a call. It has a hash of the client's key,
 // because the client's key may be a secret.
-func keyName(c Caller, key, round string) storage.ValueKey {
-	of := hashOf(sha256.Size, fmt.Appendf(nil, "call %q %q %q %q %q", c.Tenant, c.Principal, c.Server.Name, key, round))
+func keyName(c Caller, key string, round int) storage.ValueKey {
+	again := ""
+	if round > 0 {
+		again = strconv.Itoa(round)
+	}
+	of := hashOf(sha256.Size, fmt.Appendf(nil, "call %q %q %q %q %q", c.Tenant, c.Principal, c.Server.Name, key, again))
 	return storage.ValueKey{Scope: storage.ValueOfPrincipal, Of: of, Name: "call with a key"}
 }
 
@@ -225,7 +232,16 @@ func (u *use) reserve(ctx context.Context, d Delivery) (*Call, error) {
 	if err != nil {
 		return nil, err // an id is valid JSON, so this cannot fail
 	}
-	v := storage.Value{Key: o.key, Data: data, Expires: now.Add(o.life)}
+	v := storage.Value{Key: o.key(o.round), Data: data, Expires: now.Add(o.life)}
+	if o.round > 0 {
+		first, err := u.manager.store.LoadValue(ctx, o.key(0))
+		if storage.IgnoreNotFound(err) != nil {
+			return nil, err
+		}
+		if err == nil {
+			v.Expires = first.Expires // a later call with this key has rounds of its own
+		}
+	}
 	for {
 		old, err := u.manager.store.SaveValue(ctx, v)
 		if err == nil {
@@ -249,7 +265,7 @@ func (u *use) reserve(ctx context.Context, d Delivery) (*Call, error) {
 		case !bytes.Equal(first.Hash, o.hash):
 			return nil, keyError("idempotency_key_conflict", "it was used for another call; use a new key for other arguments")
 		}
-		call, unsent, err := u.join(ctx, d, first)
+		call, unsent, err := u.join(ctx, d, first, o.round)
 		if call != nil || err != nil {
 			return call, err
 		}
@@ -260,9 +276,10 @@ func (u *use) reserve(ctx context.Context, d Delivery) (*Call, error) {
 }
 
 // join returns a Call that waits for the answer to an earlier request with the same key. first is the
-// value that the earlier request wrote. If unsent is true, the earlier request was certainly not
-// executed, call is nil, and this request may be executed.
-func (u *use) join(ctx context.Context, d Delivery, first begun) (call *Call, unsent bool, err error) {
+// value that the earlier request wrote in this round. If a later round has begun, its answer is that of
+// the call. If unsent is true, the earlier request was certainly not executed, call is nil, and this
+// request may be executed.
+func (u *use) join(ctx context.Context, d Delivery, first begun, round int) (call *Call, unsent bool, err error) {
 	h, c, s := u.manager, u.caller, u.session
 	ended, end, err := first.end(ctx, h.store)
 	if err != nil {
@@ -278,6 +295,20 @@ func (u *use) join(ctx context.Context, d Delivery, first begun) (call *Call, un
 		}
 		if string(wire.Lookup(raw, "error", "data", DataUnsent)) == "true" {
 			return nil, true, nil
+		}
+		if asksFor(raw) {
+			next, err := h.store.LoadValue(ctx, d.once.key(round+1))
+			if storage.IgnoreNotFound(err) != nil {
+				return nil, false, err
+			}
+			if err == nil && json.Unmarshal(next.Data, &first) == nil {
+				if call, unsent, err := u.join(ctx, d, first, round+1); !unsent {
+					return call, false, err
+				}
+			}
+			if !j.modern {
+				return nil, false, StillRunning()
+			}
 		}
 		call = h.readyCall(j.own(raw))
 		call.stream, call.once, call.repeat = d.Stream, d.once, true
@@ -316,6 +347,12 @@ type joined struct {
 	of      storage.Session // session of the earlier request, with only the fields that Backend.Track uses
 	as      json.RawMessage // id of this request, which replaces the id of the earlier one in the answer
 	modern  bool            // the client of this request is modern
+}
+
+// asksFor reports whether an answer asks a modern client for something. No other client can use it.
+func asksFor(raw []byte) bool {
+	kind, _ := wire.String(wire.Lookup(raw, "result", "resultType"))
+	return kind == wire.ResultInputRequired
 }
 
 // own returns the answer to the earlier request as the answer to this one.
@@ -365,7 +402,9 @@ func (c *Call) joinEnd(ctx context.Context) ([]storage.Event, error) {
 			last := page.Events[n-1]
 			c.after = last.Index
 			if last.Final {
-				c.done = true
+				if c.done = true; !j.modern && asksFor(last.Raw) {
+					return nil, StillRunning()
+				}
 				return []storage.Event{{Raw: j.own(last.Raw), Final: true}}, nil
 			}
 			continue
