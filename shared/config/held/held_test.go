@@ -324,7 +324,7 @@ func TestTheLockHasWhatIsAccepted(t *testing.T) {
 	shows(t, stack, list(evil, b), a, described("b", "Brews."))
 	for _, broken := range []string{"{", `{"version":2}`} {
 		commontest.OK(t, os.WriteFile(filepath.Join(folder, "servers.lock.json"), []byte(broken), 0o600))
-		if _, err := stack.Show(t.Context(), weather, list(evil)); !errors.Is(err, storage.Unavailable) {
+		if _, err := stack.Show(t.Context(), weather, list(evil)); !errors.Is(err, storage.Invalid) {
 			t.Errorf("%s: %v", broken, err)
 		}
 	}

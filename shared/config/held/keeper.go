@@ -20,7 +20,7 @@ import (
 // Keeper reads and changes which tools of servers are accepted. It is safe for concurrent use.
 type Keeper struct {
 	store storage.Values
-	lock  *Lock // nil: there is none
+	lock  *Lock // nil: there is none. If it cannot be read, methods return Invalid
 	log   *slog.Logger
 	tells observe.Observer // gets an event when tools are held back; may be nil
 

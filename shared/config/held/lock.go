@@ -86,7 +86,10 @@ func (l *Lock) load() error {
 		err = errors.New("this release cannot read its version")
 	}
 	if err != nil {
-		return storage.Errorf(storage.Unavailable, "%s cannot be read, so no tool is known to be accepted; mend it, or remove it and the store's list counts", filepath.Base(l.path)).Because(err)
+		if file, ok := errors.AsType[*fs.PathError](err); ok {
+			err = file.Err // clients get the text
+		}
+		return storage.Errorf(storage.Invalid, "%s cannot be read (%v), so no tool is known to be accepted; mend it, or remove it and the store's list counts", filepath.Base(l.path), err)
 	}
 	for name, e := range file.Tools {
 		e.tools = []tool{}

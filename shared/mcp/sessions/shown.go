@@ -83,6 +83,8 @@ func (o Publisher) shown(ctx context.Context, a storage.Address, b storage.Batch
 		switch {
 		case errors.Is(err, storage.TooLarge):
 			events[i] = wire.ErrorResponse(id, &wire.Error{Code: wire.CodeInternal, Message: "the list of tools is too long to be held still; set \"tools\": {\"pin\": false} in x-dormouse of the server"})
+		case errors.Is(err, storage.Invalid): // the lock: a box would send the batch again and again
+			events[i] = wire.ErrorResponse(id, &wire.Error{Code: wire.CodeInternal, Message: err.Error()})
 		case err != nil:
 			return b, err
 		default:

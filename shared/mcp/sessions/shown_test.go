@@ -2,9 +2,14 @@ package sessions_test
 
 import (
 	"encoding/json"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/config/held"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -134,6 +139,19 @@ func TestACallerIsPushedItsToolsOnly(t *testing.T) {
 	page, err := store.Read(t.Context(), s.ID, storage.LegacySSE, 0, 10)
 	if err != nil || len(page.Events) != 1 || string(page.Events[0].Raw) != response("7", visibleList) {
 		t.Errorf("the stream has %+v, %v", page.Events, err)
+	}
+}
+
+// A lock that cannot be read ends the request. Otherwise the box would send the list again and again.
+func TestABrokenLockEndsARequestForTools(t *testing.T) {
+	lock := held.LockOf(filepath.Join(t.TempDir(), "servers.json"), false)
+	commontest.OK(t, os.WriteFile(lock.Path(), []byte("<<<<<<< HEAD"), 0o600))
+	store := storagetest.NewMemory()
+	out := sessions.Publisher{Store: store, Held: held.NewKeeper(store, lock, slog.New(slog.DiscardHandler), nil)}
+	a := storage.Address{Session: "s", Stream: storage.NewStreamID(), Shown: &storage.Shown{Pin: &storage.Pin{Server: "s"}, Lists: []json.RawMessage{json.RawMessage("7")}}}
+	commontest.OK(t, out.Append(t.Context(), a, batchOf(a, 1, response("7", wholeList))))
+	if page, err := store.Read(t.Context(), a.Session, a.Stream, 0, 1); err != nil || !strings.Contains(string(page.Events[0].Raw), "servers.lock.json cannot be read (invalid character '<'") {
+		t.Errorf("%+v %v", page, err)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/held"
@@ -17,11 +19,12 @@ import (
 
 func TestHeldToolsAreShownAndTaken(t *testing.T) {
 	var keeper *held.Keeper
+	lock := held.LockOf(filepath.Join(t.TempDir(), "servers.json"), false)
 	var relisted []string
 	p := newPlace(t, func(o *api.Options) {
 		file, _, err := serversfile.Parse([]byte(`{"mcpServers":{"one":{"command":"a","x-dormouse":{"tools":{"pin":true}}},"two":{"command":"b"}}}`), "servers.json", nil)
 		commontest.OK(t, err)
-		keeper = held.NewKeeper(o.Store, nil, slog.New(slog.DiscardHandler), nil)
+		keeper = held.NewKeeper(o.Store, lock, slog.New(slog.DiscardHandler), nil)
 		o.Held, o.Servers = keeper, func() *serversfile.File { return file }
 		o.Relist = func(_ context.Context, tenant string, s serversfile.Server) error {
 			relisted = append(relisted, tenant+"/"+s.Name)
@@ -60,4 +63,9 @@ func TestHeldToolsAreShownAndTaken(t *testing.T) {
 		t.Error(status, text)
 	}
 	p.gets(http.StatusNotFound, "viewer", "GET servers/two/held", "")
+	// A lock with conflicts of git stops the servers whose tools are held, and no others.
+	commontest.OK(t, os.WriteFile(lock.Path(), []byte("<<<<<<< HEAD"), 0o600))
+	if status, text := p.ask("viewer", "GET", "/api/v1/servers", "", &servers); status != http.StatusOK || servers.Servers[0].State != api.Failed || servers.Servers[0].Held != 0 || servers.Servers[1].Path == "" {
+		t.Error(status, text)
+	}
 }

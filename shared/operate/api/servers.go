@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -62,7 +63,10 @@ func (x *exchange) servers() (any, error) {
 			continue
 		}
 		list[i].Path = "/" + s.Name + "/mcp"
-		if list[i].Held, err = x.h.heldOf(x.r.Context(), s); err != nil {
+		if list[i].Held, err = x.h.heldOf(x.r.Context(), s); errors.Is(err, storage.Invalid) {
+			list[i].Held, list[i].State, list[i].Why = 0, Failed, err.Error() // its lock
+			continue
+		} else if err != nil {
 			return nil, err
 		}
 		for _, t := range tenants {
@@ -196,7 +200,7 @@ func summary(file *serversfile.File, status Status) []Server {
 
 // StateOf returns the state of a served server, how many of its boxes are up, and how many processes run
 // in them. The state is that of a ready process, else of a starting one, else of one that failed. The
-// result why is the reason of the newest failure, "" if a process is ready. A box that sleeps is not up,
+// result why is the reason if the process that ended last failed, "" if a process is ready. A box that sleeps is not up,
 // although its runner may stay for a moment.
 func StateOf(server string, status Status) (state string, boxes, running int, why string) {
 	starting := false
@@ -212,7 +216,7 @@ func StateOf(server string, status Status) (state string, boxes, running int, wh
 		}
 		return Asleep, 0, 0, ""
 	}
-	var last Process // the newest process that failed
+	var last Process // the newest process that has ended
 	ready, tries, known := false, false, false
 	for _, p := range status.Processes {
 		if p.Server != server {
@@ -228,20 +232,22 @@ func StateOf(server string, status Status) (state string, boxes, running int, wh
 			running++
 		case "staging":
 			tries = true
-		case "exited":
+		case "exited", "stopped":
 			if p.Since.After(last.Since) {
 				last = p
 			}
 		}
 	}
 	tries = tries || starting || !known && status.Processes != nil
-	why = last.Why()
+	if last.State == "exited" {
+		why = last.Why()
+	}
 	switch {
 	case ready:
 		return Awake, boxes, running, ""
 	case tries: // with the reason of an earlier failure, if any
 		return Starting, boxes, running, why
-	case last.State != "":
+	case last.State == "exited":
 		return Failed, boxes, 0, why
 	}
 	return Awake, boxes, 0, "" // all processes in the box have ended normally, or are not known
