@@ -50,6 +50,8 @@ func TestASaveStartsTheServerAnew(t *testing.T) {
 	save("")
 	await("server.saved")
 	commontest.Contains(t, "the start failed with", `"lines":["main.py:1"]`, await("server.failed"))
+	commontest.OK(t, os.WriteFile(filepath.Join(filepath.Dir(script), "requirements.txt"), []byte("mcp"), 0o600))
+	await("server.saved")
 }
 
 // listens opens the standalone stream, and returns the methods of what comes.

@@ -71,9 +71,9 @@ func (s *provisioning) npmLock(ctx context.Context, b build, npm string, args ..
 
 // npmCI installs the packages of the package-lock.json in b.dir.
 func (s *provisioning) npmCI(ctx context.Context, b build, npm, node string) error {
-	// npm may use what is in its cache, because the lock has hashes. With its usual pauses npm would
-	// take minutes to give up a file with wrong bytes.
-	if _, err := (command{argv: npmCommand(npm, "ci", "--prefer-offline", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=10000"), dir: b.dir, env: s.environ(), log: b.log}).run(ctx); err != nil {
+	// With its usual pauses npm would take minutes to give up a file with wrong bytes. It may not prefer
+	// its cache: of a lock without URLs (omit-lockfile-registry-resolved) it would find no new version.
+	if _, err := (command{argv: npmCommand(npm, "ci", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=10000"), dir: b.dir, env: s.environ(), log: b.log}).run(ctx); err != nil {
 		return fmt.Errorf("npm ci: %w", err)
 	}
 	// The .npmrc may contain a token, and other users and scripts can read the install.

@@ -59,5 +59,5 @@ func IsBuilt(name string) bool {
 func isCode(path string) bool {
 	return isSource(path) || slices.Contains([]string{
 		".go", ".rs", ".java", ".kt", ".cs", ".swift", ".ex", ".exs", ".tmpl", ".j2", ".jinja", ".jinja2", ".sql", ".graphql",
-	}, filepath.Ext(path)) || slices.Contains([]string{"package.json", "tsconfig.json"}, filepath.Base(path))
+	}, filepath.Ext(path)) || slices.Contains([]string{"package.json", "tsconfig.json", "requirements.txt"}, filepath.Base(path))
 }

@@ -416,6 +416,7 @@ func TestStateTellsServersThatFailedFromThoseThatAreAwake(t *testing.T) {
 	}{
 		"nothing is known yet": {[]api.Process{}, api.Starting, 0, ""},
 		"it is tried again":    {[]api.Process{exited, process("one", "started", "", 0)}, api.Starting, 1, "exited with code 1: no key"},
+		"it works again":       {[]api.Process{exited, process("one", "stopped", "", 0)}, api.Awake, 0, ""},
 		"it answers":           {[]api.Process{exited, process("one", "ready", "", 0)}, api.Awake, 1, ""},
 		"it has failed":        {[]api.Process{process("one", "exited", "older", time.Hour), exited}, api.Failed, 0, "exited with code 1: no key"},
 		"another answers":      {[]api.Process{exited, process("two", "ready", "", 0)}, api.Failed, 0, "exited with code 1: no key"},
