@@ -3,6 +3,7 @@ package wiring_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -109,9 +110,7 @@ func TestAFunctionThatCallsNoThirdPartyNeedsNoneOfTheirSecrets(t *testing.T) {
 		s := wiring.Settings{Servers: servers, Secret: make([]byte, 32)}
 		commontest.OK(t, s.Read(func(name string) string { return map[string]string{wiring.EnvConnectSecrets: text}[name] }))
 		_, err := wiring.New(s, wiring.Parts{Store: storagetest.NewMemory(), Meter: meter.New(meter.Options{}), Fleet: places.New("process", "", nil)})
-		if (err == nil) != starts {
-			t.Errorf("with %s=%s: %v", wiring.EnvConnectSecrets, text, err)
-		}
+		commontest.EqualIn(t, fmt.Sprintf("with %q: %v", text, err), starts, err == nil)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"compress/gzip"
 	"debug/buildinfo"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -109,18 +110,12 @@ func TestEachArchiveHasTheProgramsOfItsPlatform(t *testing.T) {
 			for key, want := range map[string]string{
 				"path": paths[name], "GOOS": goos, "GOARCH": goarch, "CGO_ENABLED": "0", "-trimpath": "true", "vcs.revision": head,
 			} {
-				if got[key] != want {
-					t.Errorf("%s %s: %s is %q, want %q", platform, name, key, got[key], want)
-				}
+				commontest.EqualIn(t, fmt.Sprintf("%s %s: %s", platform, name, key), want, got[key])
 			}
 		}
-		if d := cmp.Diff(want, files); d != "" {
-			t.Errorf("%s: %s", platform, d)
-		}
+		commontest.SameIn(t, platform, want, files)
 	}
-	if len(all) != 4 {
-		t.Errorf("there are archives for %v", all)
-	}
+	commontest.EqualIn(t, fmt.Sprintf("archives %v", all), 4, len(all))
 }
 
 // An unpacked archive starts servers from images: dormouse finds the keeper beside itself, and

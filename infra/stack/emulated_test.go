@@ -75,9 +75,7 @@ func TestTheStackIsCreatedUpdatedAndDeleted(t *testing.T) {
 		// These are left: what the test made (a bucket with the code, a network, a task
 		// definition that make delete would remove), and the stack's table, bucket and secret.
 		want := map[string]int{"tables": 1, "buckets": 2, "networks": 1, "task definitions": 1, "parameters": 1}[kind]
-		if len(added) != want {
-			t.Errorf("%s that are left: %q, want %d", kind, added, want)
-		}
+		commontest.EqualIn(t, fmt.Sprintf("%s that are left: %q", kind, added), want, len(added))
 	}
 }
 

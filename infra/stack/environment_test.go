@@ -1,6 +1,7 @@
 package stack_test
 
 import (
+	"fmt"
 	"go/ast"
 	"go/token"
 	"maps"
@@ -99,9 +100,7 @@ func TestAFunctionHasNoSecretThatItDoesNotUse(t *testing.T) {
 		for name, who := range map[string]string{"DORMOUSE_CLIENT_SECRET": takes, "DORMOUSE_CONNECT_SECRETS": acts, "DORMOUSE_SECRET": "Http Socket Relay Sweep Oauth Console"} {
 			value := s.value(set[name])
 			has := strings.HasPrefix(value, "{{resolve:") || strings.HasPrefix(value, "Tickets.")
-			if has != slices.Contains(strings.Fields(who), f) {
-				t.Errorf("%s of %s is %q", name, f, value)
-			}
+			commontest.EqualIn(t, fmt.Sprintf("%s of %s is %q", name, f, value), slices.Contains(strings.Fields(who), f), has)
 		}
 		if access := s.value(set["DORMOUSE_ACCESS"]); f != "Setup" && (access == "idp") != slices.Contains(strings.Fields(takes), f) {
 			t.Errorf("%s takes callers by %s", f, access)

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // fakeAWS answers the commands of prove.sh as a stack does that has been called.
@@ -51,9 +53,7 @@ func TestProofOfAStackSaysAVerdictALine(t *testing.T) {
 		"holds   stack-box-512: no environment serves two boxes: PER_TENANT", "the runner answers (cold; Duration: 2.5 Init Duration: 310.20 )",
 		"seen    the longest life of a box: 81234.50 ms", "seen    starts that came twice: 0 beside 2", "holds   first answer of a wake, median, at most 2500 ms: yes",
 	} {
-		if !strings.Contains(said, want) {
-			t.Errorf("lacks %q:\n%s", want, said)
-		}
+		commontest.Contains(t, "", want, said)
 	}
 	for what, c := range map[string]struct{ env, want string }{
 		"a variable":   {`VARIABLES={"KEY":"x"}`, `FAILS   stack-box-512: has no variables: {"KEY":"x"}`},

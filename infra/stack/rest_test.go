@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter"
 	"github.com/dormouse-mcp/dormouse/shared/store/meter/metertest"
@@ -123,9 +121,7 @@ func TestAStackAtRestCostsAtMostFiveCents(t *testing.T) {
 		commontest.OK(t, os.WriteFile(root("docs", "costs.md"), []byte(before+begin+b.String()+end+after), 0o644))
 		return
 	}
-	if d := cmp.Diff(b.String(), table); d != "" {
-		t.Errorf("make docs writes the table of docs/costs.md anew:\n%s", d)
-	}
+	commontest.SameIn(t, "make docs writes the table of docs/costs.md anew", b.String(), table)
 }
 
 func total(made map[string]int) (n int) {

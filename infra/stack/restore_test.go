@@ -73,9 +73,7 @@ func TestAStackGoesOnWithARestoredTable(t *testing.T) {
 		t.Errorf("the outputs name another table: %v", made.Outputs)
 	}
 	d.serve(d.code, table)
-	if said := d.line(made.Outputs["PushServers"]); !strings.Contains(said, "Version 2 of the servers file") {
-		t.Errorf("the line of PushServers says %q, want a push after that in the backup", said)
-	}
+	commontest.Contains(t, "the line of PushServers says", "Version 2 of the servers file", d.line(made.Outputs["PushServers"]))
 
 	d.says(counter, `"name":"add","arguments":{}`, "42")
 	if end := d.book(asked.RequestState); len(end.Content) != 1 || end.Content[0].Text != "booked: Rome" {

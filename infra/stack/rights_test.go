@@ -110,9 +110,7 @@ func granted(t *testing.T, s stack) map[string][]statement {
 	all := map[string][]statement{}
 	s.params["BoxFunctions"] = "on"
 	for _, f := range []string{"Http", "Socket", "Relay", "Sweep", "Oauth", "Console", "Setup"} {
-		if got := s.value(s.get(t, f+"Function", "AWS::Lambda::Function")["Role"]); got != f+"Role.Arn" {
-			t.Errorf("%s has the role %s", f, got)
-		}
+		commontest.EqualIn(t, f+" has the role", f+"Role.Arn", s.value(s.get(t, f+"Function", "AWS::Lambda::Function")["Role"]))
 		role := s.get(t, f+"Role", "AWS::IAM::Role")
 		if managed := role["ManagedPolicyArns"]; managed != nil {
 			t.Errorf("%s has policies that are not in the template: %v", f, managed)
@@ -146,9 +144,7 @@ func TestOnlyWhatStartsBoxesReadsTheirSecrets(t *testing.T) {
 		t.Run(on, func(t *testing.T) {
 			s.params["BoxFunctions"] = on
 			got := slices.DeleteFunc(s.list(s.get(t, "SecretsPolicy", "AWS::IAM::ManagedPolicy")["Roles"]), func(role string) bool { return role == "AWS::NoValue" })
-			if strings.Join(got, ",") != want {
-				t.Errorf("BoxFunctions=%s: %v read the secrets of boxes, want %s", on, got, want)
-			}
+			commontest.EqualIn(t, fmt.Sprintf("BoxFunctions=%s: who reads the secrets of boxes", on), want, strings.Join(got, ","))
 		})
 	}
 }
@@ -355,21 +351,13 @@ func TestABoxAsAFunctionMayWriteItsLogAndNothingElse(t *testing.T) {
 	}
 	for _, size := range []string{"512", "1024", "2048"} {
 		f := s.get(t, "BoxFunction"+size, "AWS::Lambda::Function")
-		if got := s.value(f["Role"]); got != "BoxRole.Arn" {
-			t.Errorf("%s has the role %s", size, got)
-		}
+		commontest.EqualIn(t, size+" has the role", "BoxRole.Arn", s.value(f["Role"]))
 		if f["Environment"] != nil {
 			t.Errorf("%s has an environment, which its servers might read", size)
 		}
-		if got := dig(f, "TenancyConfig", "TenantIsolationMode"); got != "PER_TENANT" {
-			t.Errorf("%s has the isolation %v", size, got)
-		}
-		if got := fmt.Sprint(f["MemorySize"]); got != size {
-			t.Errorf("%s has %s MB", size, got)
-		}
-		if got := fmt.Sprint(s.get(t, "BoxEvents"+size, "AWS::Lambda::EventInvokeConfig")["MaximumRetryAttempts"]); got != "0" {
-			t.Errorf("%s is invoked again %s times", size, got)
-		}
+		commontest.EqualIn(t, size+" has the isolation", "PER_TENANT", dig(f, "TenancyConfig", "TenantIsolationMode"))
+		commontest.EqualIn(t, "MB of "+size, size, fmt.Sprint(f["MemorySize"]))
+		commontest.EqualIn(t, size+" is invoked again", "0", fmt.Sprint(s.get(t, "BoxEvents"+size, "AWS::Lambda::EventInvokeConfig")["MaximumRetryAttempts"]))
 	}
 }
 

@@ -77,12 +77,8 @@ func TestAStackPaysForNoAlarmThatReachesNobody(t *testing.T) {
 	for email, want := range map[string]bool{"": false, "me@example.com": true} {
 		t.Run(email, func(t *testing.T) {
 			s.params["AlarmEmail"] = email
-			if got := s.holds(object{"Condition": s.resources["Watch"]["Condition"]}); got != want {
-				t.Errorf("AlarmEmail=%s: alarms are %v", email, got)
-			}
-			if outside := count(s, alarms...); outside > 0 != want {
-				t.Errorf("AlarmEmail=%s: %d resources of alarms are not nested", email, outside)
-			}
+			commontest.EqualIn(t, fmt.Sprintf("AlarmEmail=%s: alarms", email), want, s.holds(object{"Condition": s.resources["Watch"]["Condition"]}))
+			commontest.EqualIn(t, fmt.Sprintf("AlarmEmail=%s: alarms are not nested", email), want, count(s, alarms...) > 0)
 		})
 	}
 	if n := count(s.nested(t, "Watch"), alarms...); n < 18 {
@@ -96,9 +92,7 @@ func TestAStackPaysForNoAlarmThatReachesNobody(t *testing.T) {
 	for shown, want := range map[string]int{"off": 0, "dashboard": 1, "on": 1} {
 		t.Run(shown, func(t *testing.T) {
 			s.params["Metrics"] = shown
-			if n := count(s.nested(t, "Seen"), "AWS::CloudWatch::Dashboard"); n != want {
-				t.Errorf("Metrics=%s: %d dashboards", shown, n)
-			}
+			commontest.EqualIn(t, fmt.Sprintf("Metrics=%s: dashboards", shown), want, count(s.nested(t, "Seen"), "AWS::CloudWatch::Dashboard"))
 		})
 	}
 }

@@ -23,9 +23,7 @@ func TestAFunctionSetsAlarmsStartsABoxAndWaitsForItUnderItsRole(t *testing.T) {
 
 	job := d.open("job")
 	got := d.request("job", `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"work","arguments":{"steps":2,"seconds":1}}}`, job)
-	if !strings.Contains(got.Body, `"text":"worked 2 steps"`) {
-		t.Errorf("the job says %+v", got)
-	}
+	commontest.Contains(t, "the job", `"text":"worked 2 steps"`, got.Body)
 	var schedules []string
 	if d.do(&schedules, "schedules"); len(schedules) > 0 {
 		t.Errorf("schedules are left: %q", schedules)
@@ -43,9 +41,7 @@ func TestAFunctionSetsAlarmsStartsABoxAndWaitsForItUnderItsRole(t *testing.T) {
 			there = len(items)
 		}
 	}
-	if got := d.request("one", first, nil); !strings.Contains(got.Body, "no more may wait") {
-		t.Errorf("a fourth call is answered with %+v", got)
-	}
+	commontest.Contains(t, "a fourth call", "no more may wait", d.request("one", first, nil).Body)
 	commontest.Contains(t, "while calls wait the relay answers", `"statusCode": 401`, d.invoke("dormouse-relay", eventFile(t, "relay-connect.json")))
 
 	var tasks []struct{ Family, Image, Execution string }

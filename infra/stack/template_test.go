@@ -18,8 +18,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/aws/aws-sdk-go-v2/aws"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring/authorization"
@@ -68,9 +66,7 @@ func TestAnswersOfTheRESTAPIAreStreamed(t *testing.T) {
 			}
 		})
 	}
-	if len(paths) != len(functions) {
-		t.Errorf("paths: %v", slices.Collect(maps.Keys(paths)))
-	}
+	commontest.EqualIn(t, "paths", len(functions), len(paths))
 	if binary := s.list(api["BinaryMediaTypes"]); !slices.Equal(binary, []string{"*~1*"}) { // "/" is written so
 		t.Errorf("binary media types: %v", binary)
 	}
@@ -105,9 +101,7 @@ func TestTheTableIsTheOneTheStoreIsTestedWith(t *testing.T) {
 	commontest.OK(t, json.Unmarshal(raw, &want))
 	s := expand(t)
 	got := maps.Clone(s.get(t, "Table", "AWS::DynamoDB::Table"))
-	if dig(got, "PointInTimeRecoverySpecification", "PointInTimeRecoveryEnabled") != true {
-		t.Error("it is not recoverable")
-	}
+	commontest.EqualIn(t, "it is recoverable", true, dig(got, "PointInTimeRecoverySpecification", "PointInTimeRecoveryEnabled"))
 	delete(got, "PointInTimeRecoverySpecification")
 	if got["DeletionProtectionEnabled"] == nil {
 		t.Error("Protect does not keep it")
@@ -181,9 +175,7 @@ func TestAlarmsAreSetWhereTheTemplateSays(t *testing.T) {
 	s.get(t, "Schedules", "AWS::Scheduler::ScheduleGroup")
 	trust := fmt.Sprint(dig(s.get(t, "SchedulesRole", "AWS::IAM::Role"), "AssumeRolePolicyDocument"))
 	for _, part := range []string{"scheduler.amazonaws.com", "aws:SourceAccount", "aws:SourceArn"} {
-		if !strings.Contains(trust, part) {
-			t.Errorf("the role of alarms is not bound to %s: %s", part, trust)
-		}
+		commontest.Contains(t, "the role of alarms", part, trust)
 	}
 }
 
@@ -274,9 +266,7 @@ func TestNoAccountRegionOrProfileIsBakedIn(t *testing.T) {
 		// region into samconfig.toml.
 		raw, err := exec.CommandContext(t.Context(), "git", "-C", root(), "show", ":"+name).Output()
 		commontest.OK(t, err)
-		if found := regexp.MustCompile(`\b(us|eu|ap|sa|ca|me|af|il)-[a-z]+-\d\b|\b\d{12}\b|(?m)^\s*(profile|region)\s*=`).FindString(string(raw)); found != "" {
-			t.Errorf("%s: %q", name, found)
-		}
+		commontest.EqualIn(t, name, "", regexp.MustCompile(`\b(us|eu|ap|sa|ca|me|af|il)-[a-z]+-\d\b|\b\d{12}\b|(?m)^\s*(profile|region)\s*=`).FindString(string(raw)))
 	}
 }
 
@@ -367,9 +357,7 @@ func TestAccessLogsAreAskedForAndHaveNoSecrets(t *testing.T) {
 			}
 			found++
 			s.params["AccessLogs"] = "off"
-			if got := s.value(setting); got != "AWS::NoValue" {
-				t.Errorf("%s logs into %s without being asked", name, got)
-			}
+			commontest.EqualIn(t, name+" logs into", "AWS::NoValue", s.value(setting))
 			on := dig(setting, "Fn::If").([]any)[1].(object)
 			format, _ := on["Format"].(string)
 			if to := s.value(on["DestinationArn"]); to != "ApiLogs.Arn" || !json.Valid([]byte(format)) {
@@ -382,9 +370,7 @@ func TestAccessLogsAreAskedForAndHaveNoSecrets(t *testing.T) {
 			}
 		}
 	}
-	if found != 3 {
-		t.Errorf("%d stages can log, want 3", found)
-	}
+	commontest.EqualIn(t, "stages that can log", 3, found)
 }
 
 // If http uses up its limit, there must be invocations left for the frames of boxes. AWS keeps
@@ -418,9 +404,7 @@ func TestAWorkspaceIsKeptForLongerThanItsSession(t *testing.T) {
 	}
 	for _, parameter := range []string{"SessionHours", "Concurrency"} { // these have tables of their allowed values
 		of := map[string]string{"SessionHours": "Workspaces", "Concurrency": "Shares"}[parameter]
-		if d := cmp.Diff(slices.Sorted(maps.Keys(s.mappings[of].(object))), slices.Sorted(slices.Values(s.allowed[parameter]))); d != "" {
-			t.Errorf("%s: %s", parameter, d)
-		}
+		commontest.SameIn(t, parameter, slices.Sorted(maps.Keys(s.mappings[of].(object))), slices.Sorted(slices.Values(s.allowed[parameter])))
 	}
 }
 
@@ -435,9 +419,7 @@ func TestAnEndpointWithADomainHasNoOtherName(t *testing.T) {
 			if len(servers) != 1 {
 				t.Fatalf("the API has the servers %v", servers)
 			}
-			if got := s.value(dig(servers[0], "x-amazon-apigateway-endpoint-configuration", "disableExecuteApiEndpoint")); got != fmt.Sprint(want) {
-				t.Errorf("DomainName=%s: AWS's own name is off: %v", domain, got)
-			}
+			commontest.EqualIn(t, fmt.Sprintf("DomainName=%s: AWS's own name is off", domain), fmt.Sprint(want), s.value(dig(servers[0], "x-amazon-apigateway-endpoint-configuration", "disableExecuteApiEndpoint")))
 		})
 	}
 }

@@ -90,13 +90,9 @@ func TestAStrangersWalk(t *testing.T) {
 	// The upgrade: other code, and a box that is awake meanwhile.
 	w.wakes(endpoint[1], key)
 	again := w.types("make deploy GO_SERVERS=functions/natives " + w.arch + " ARGS='SessionHours=24'")
-	if line(t, again, "claude mcp add ") != line(t, said, "claude mcp add ") {
-		t.Errorf("after the upgrade clients connect by %s", again)
-	}
+	commontest.EqualIn(t, "after the upgrade", line(t, said, "claude mcp add "), line(t, again, "claude mcp add "))
 	w.says(client, 1, "42")
-	if listed := w.types("bin/dormouse list" + at); !strings.Contains(listed, "job") {
-		t.Errorf("after the upgrade list says %s, and not what was pushed", listed)
-	}
+	commontest.Contains(t, "after the upgrade list says", "job", w.types("bin/dormouse list"+at))
 
 	// Boxes as functions, which make delete takes along.
 	w.types("make boxes")

@@ -193,9 +193,7 @@ func TestACallWithoutItsScopeIsRefusedAsTheTransportCan(t *testing.T) {
 	check("POST", a.body)
 	modern := s.do("POST", "/who/mcp", `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"me","arguments":{},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}`,
 		bearer(token), "MCP-Protocol-Version: 2026-07-28", "Mcp-Method: tools/call", "Mcp-Name: me")
-	if modern.status != http.StatusForbidden {
-		t.Error(modern)
-	}
+	commontest.Equal(t, http.StatusForbidden, modern.status)
 	check("a client of 2026-07-28", modern.body)
 	if got := s.cost(); got != [2]int{2, 0} { // the revoked grants, in each new instance
 		t.Errorf("two refusals cost %v", got)

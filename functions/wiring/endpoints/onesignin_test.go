@@ -72,9 +72,7 @@ func TestACallAtAGroupNeedsTheScopeOfItsTool(t *testing.T) {
 	if a.status != 403 || a.header.Get("WWW-Authenticate") != want || !strings.Contains(a.body, `"code":403`) {
 		t.Errorf("%+v", a)
 	}
-	if got := s.cost(); got[1] != 0 {
-		t.Errorf("refusals cost %v reads and writes", got)
-	}
+	commontest.EqualIn(t, "writes of refusals", 0, s.cost()[1])
 	body, headers = modernRequest("tools/call", "counter__add")
 	if a := s.do("POST", "/mcp", body, append(headers, bearer(token))...); a.status != 200 || !strings.Contains(a.body, `"text":"1"`) {
 		t.Errorf("a tool that needs no scope: %+v", a)

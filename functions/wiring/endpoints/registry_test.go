@@ -2,6 +2,7 @@ package endpoints_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -52,9 +53,7 @@ func TestRegistryHasTheServersThatItsCallerMayUse(t *testing.T) {
 			for _, server := range []string{"who", "files", "gone", "none"} {
 				a := s.do("GET", "/registry/v0.1/servers/local%2F"+server+"/versions/latest", "", bearer(tt.credential))
 				want := status[slices.Contains(tt.want, "local/"+server)]
-				if a.status != want {
-					t.Errorf("%s: %s: got %d %s", name, server, a.status, a.body)
-				}
+				commontest.EqualIn(t, fmt.Sprintf("%s: %s: %s", name, server, a.body), want, a.status)
 				card := s.do("GET", "/"+server+"/mcp/server-card", "", bearer(tt.credential))
 				if media := card.header.Get("Content-Type"); card.status != want || want == http.StatusOK && media != "application/mcp-server-card+json" {
 					t.Errorf("%s: the card of %s: got %d, %s: %s", name, server, card.status, media, card.body)
@@ -75,9 +74,7 @@ func TestRegistryRefusesAsTheOfficialOneDoes(t *testing.T) {
 			if err := json.Unmarshal([]byte(a.body), &refused); err != nil || a.status != want || refused.Error == "" {
 				t.Errorf("%s with %s: got %d %s", path, header, a.status, a.body)
 			}
-			if (a.header.Get("WWW-Authenticate") == "Bearer") != (want == http.StatusUnauthorized) {
-				t.Errorf("%s with %s: the challenge is %q", path, header, a.header.Get("WWW-Authenticate"))
-			}
+			commontest.EqualIn(t, fmt.Sprintf("%s with %s is challenged", path, header), want == http.StatusUnauthorized, a.header.Get("WWW-Authenticate") == "Bearer")
 		}
 	}
 }

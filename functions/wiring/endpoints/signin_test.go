@@ -373,13 +373,9 @@ func TestSignInBelowABasePath(t *testing.T) {
 		}
 		commontest.Contains(t, "the metadata", `"resource":"`+s.url+address+`"`, s.do("GET", metadata+address, "").body)
 	}
-	if a := s.do("POST", "/who/mcp", initialize, bearer(s.token("ada", "who"))); a.status != 200 {
-		t.Errorf("a token for the resource: %+v", a)
-	}
+	commontest.EqualIn(t, "a token for the resource", 200, s.do("POST", "/who/mcp", initialize, bearer(s.token("ada", "who"))).status)
 	other := map[string]any{"aud": strings.TrimSuffix(s.url, "/prod-mcp") + "/who/mcp"}
-	if a := s.do("POST", "/who/mcp", initialize, bearer(s.token("ada", "who", other))); a.status != 401 {
-		t.Errorf("a token for another base path: %+v", a)
-	}
+	commontest.EqualIn(t, "a token for another base path", 401, s.do("POST", "/who/mcp", initialize, bearer(s.token("ada", "who", other))).status)
 }
 
 // A token of another server, or of an address of several, is refused, even with the id of an
@@ -404,9 +400,7 @@ func TestTokenOfAnotherAddressOpensNoDoor(t *testing.T) {
 			}
 		}
 	}
-	if cost := s.cost(); cost != [2]int{} {
-		t.Errorf("it cost %v reads and writes", cost)
-	}
+	commontest.EqualIn(t, "it cost", [2]int{}, s.cost())
 }
 
 func TestKeysGoOnBesideTokens(t *testing.T) {
@@ -414,9 +408,7 @@ func TestKeysGoOnBesideTokens(t *testing.T) {
 	key, record, err := apikey.Create(t.Context(), s.store, apikey.Grant{Tenant: "acme", Principal: "corp:ada", Servers: []string{"counter"}})
 	commontest.OK(t, err)
 	in := s.begin("counter", key)
-	if a := s.do("POST", "/counter/mcp", call("add"), s.as(key, in)...); a.status != 200 {
-		t.Errorf("%+v", a)
-	}
+	commontest.Equal(t, 200, s.do("POST", "/counter/mcp", call("add"), s.as(key, in)...).status)
 	// A principal may use a key or a token, and gets the same sessions.
 	if a := s.do("POST", "/counter/mcp", call("add"), s.as(s.token("ada", "counter"), in)...); a.status != 200 || !strings.Contains(a.body, `"text":"2"`) {
 		t.Errorf("%+v", a)

@@ -103,9 +103,7 @@ func TestCallsOfAStackAreSearchedInItsLogsWhenSomebodyAsks(t *testing.T) {
 	for _, path := range []string{"servers", "sessions", "processes", "keys"} {
 		s.do("GET", "/console/api/v1/"+path, "")
 	}
-	if len(c.queries) != 0 {
-		t.Fatalf("CloudWatch was asked %v by views that nobody asked to search", c.queries)
-	}
+	commontest.EqualIn(t, "queries of views that nobody asked to search", 0, len(c.queries))
 	var got api.Calls
 	res, text := s.do("GET", "/console/api/v1/calls?server=one&principal=ada&tool=echo&failed=true&since=1h&limit=50", "")
 	if err := json.Unmarshal([]byte(text), &got); err != nil || res.StatusCode != http.StatusOK {
@@ -114,9 +112,7 @@ func TestCallsOfAStackAreSearchedInItsLogsWhenSomebodyAsks(t *testing.T) {
 	q := c.queries[0]
 	text, _ = q["queryString"].(string)
 	for _, want := range []string{`tenant = "acme"`, `server = "one"`, `principal = "ada"`, `tool = "echo"`, `outcome = "failed"`, "sort @timestamp desc"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("the query has no %s: %s", want, text)
-		}
+		commontest.Contains(t, "the query", want, text)
 	}
 	from, _ := q["startTime"].(float64)
 	to, _ := q["endTime"].(float64)
@@ -187,9 +183,7 @@ func TestNamesDoNotLeaveTheirPlaceInAQuery(t *testing.T) {
 			t.Errorf("%q: %d %s", name, res.StatusCode, text)
 		}
 	}
-	if len(c.queries) != 0 {
-		t.Errorf("asked is %v", c.queries)
-	}
+	commontest.EqualIn(t, "queries", 0, len(c.queries))
 }
 
 // A search costs money as long as it reads, so the console ends one whose visitor has

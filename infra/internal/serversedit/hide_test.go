@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/infra/internal/serversedit"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestSecretsOfALineAreHiddenAndTheRestStays(t *testing.T) {
@@ -20,8 +21,6 @@ func TestSecretsOfALineAreHiddenAndTheRestStays(t *testing.T) {
 		if want == "" {
 			want = line
 		}
-		if got := serversedit.Hide(line); got != want {
-			t.Errorf("%s became %s, want %s", line, got, want)
-		}
+		commontest.EqualIn(t, line, want, serversedit.Hide(line))
 	}
 }

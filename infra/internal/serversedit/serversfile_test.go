@@ -186,9 +186,7 @@ func TestValueNeverReplacesAnother(t *testing.T) {
 			}
 		})
 	}
-	if want := "KEY=one\nB_KEY=two\nB_KEY_2=three\nMY_SERVER_HOME=/x\nHOME=outside\nODD_NAME=v\n"; string(e.Text()) != want {
-		t.Errorf("%s", e.Text())
-	}
+	commontest.Equal(t, "KEY=one\nB_KEY=two\nB_KEY_2=three\nMY_SERVER_HOME=/x\nHOME=outside\nODD_NAME=v\n", string(e.Text()))
 }
 
 func TestSecretsOfAnEntryMoveAndTheRestStays(t *testing.T) {
@@ -208,9 +206,7 @@ func TestSecretsOfAnEntryMoveAndTheRestStays(t *testing.T) {
 			e := serversedit.Entry{Command: "x", Env: serversedit.Variables{{Name: c.name, Value: c.value}}}
 			env := serversedit.NewEnv(nil, nil)
 			commontest.OK(t, e.KeepSecrets("s", env))
-			if got := e.Env[0].Value; got != c.want {
-				t.Errorf("%s=%s became %s, want %s", c.name, c.value, got, c.want)
-			}
+			commontest.EqualIn(t, fmt.Sprintf("%s=%s became", c.name, c.value), c.want, e.Env[0].Value)
 		})
 	}
 }
@@ -225,9 +221,7 @@ func TestSecretsOfAURLMove(t *testing.T) {
 	} {
 		e := serversedit.Entry{URL: url}
 		commontest.OK(t, e.KeepSecrets("s", serversedit.NewEnv(nil, nil)))
-		if e.URL != want {
-			t.Errorf("%s became %s, want %s", url, e.URL, want)
-		}
+		commontest.EqualIn(t, url+" became", want, e.URL)
 	}
 }
 
@@ -242,9 +236,7 @@ func TestSecretsOfACommandLineMove(t *testing.T) {
 		t.Run(line, func(t *testing.T) {
 			e := serversedit.Entry{Command: "x", Args: strings.Fields(line)}
 			commontest.OK(t, e.KeepSecrets("s", serversedit.NewEnv(nil, nil)))
-			if got := strings.Join(e.Args, " "); got != want {
-				t.Errorf("%s became %s, want %s", line, got, want)
-			}
+			commontest.EqualIn(t, line+" became", want, strings.Join(e.Args, " "))
 		})
 	}
 	e := serversedit.Entry{Args: []string{"--header", "Authorization: Bearer hunter2"}, Env: serversedit.Variables{{Name: "A", Value: "old"}}}
@@ -281,9 +273,7 @@ func TestVersionIsPinnedWhereNoneIs(t *testing.T) {
 				return
 			}
 			e.Pin(p, "1.2.3")
-			if got := e.Command + " " + strings.Join(e.Args, " "); got != want {
-				t.Errorf("%s became %s, want %q", line, got, want)
-			}
+			commontest.EqualIn(t, line+" became", want, e.Command+" "+strings.Join(e.Args, " "))
 		})
 	}
 }

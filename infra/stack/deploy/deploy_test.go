@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -346,12 +347,8 @@ func TestADeletionEndsWhatRunsFirstAndLeavesNothingOfItsOwn(t *testing.T) {
 			t.Errorf("asked %q whether they have ended", asked)
 		}
 		a.before("sam delete", "aws ecs list-task-definition-families")
-		if got := a.ran("aws lambda put-function-concurrency"); len(got) != 3 {
-			t.Errorf("boxes are started by all but %q", got)
-		}
-		if got := a.ran("aws ecs stop-task --cluster the-cluster --task "); len(got) != 2 {
-			t.Errorf("stopped %q", got)
-		}
+		commontest.EqualIn(t, "functions that start no box any more", 3, len(a.ran("aws lambda put-function-concurrency")))
+		commontest.EqualIn(t, "stopped tasks", 2, len(a.ran("aws ecs stop-task --cluster the-cluster --task ")))
 		commontest.Same(t, []string{"d:1", "d:2"}, a.ran("aws ecs delete-task-definitions --task-definitions "))
 		if gone := len(a.ran("aws s3 rb s3://buck --force")) + len(a.ran("aws dynamodb delete-table --table-name tab")) + len(a.ran("aws ssm delete-parameters --names /dormouse.tickets/dormouse")); purge != (gone == 3) {
 			t.Errorf("purge=%v: %d of table, bucket and secret are deleted", purge, gone)
@@ -447,9 +444,7 @@ func TestAStackWhoseFunctionsWouldHaveTooLongNamesIsRefused(t *testing.T) {
 		t.Fatal("boxes.yaml names no function after the stack")
 	}
 	for length, refused := range map[int]bool{64 - longest: false, 65 - longest: true} {
-		if err := (settings{stack: strings.Repeat("x", length)}).fits(); (err != nil) != refused {
-			t.Errorf("a name of %d characters, when the longest end has %d: %v", length, longest, err)
-		}
+		commontest.EqualIn(t, fmt.Sprintf("a name of %d characters is refused, when the longest end has %d", length, longest), refused, settings{stack: strings.Repeat("x", length)}.fits() != nil)
 	}
 	a := usual(t)
 	if _, err := deploy(t, a, "long", nil, "up"); err == nil || !strings.Contains(err.Error(), "[long.global.parameters]") || len(a.ran("sam")) > 0 {

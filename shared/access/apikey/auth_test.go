@@ -2,6 +2,7 @@ package apikey_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -87,9 +88,7 @@ func refused(t *testing.T, code storage.Code, a apikey.Authenticator, server, ke
 
 func wantCode(t *testing.T, err error, code storage.Code) {
 	t.Helper()
-	if storage.CodeOf(err) != code {
-		t.Errorf("error %v has code %q, want %q", err, storage.CodeOf(err), code)
-	}
+	commontest.EqualIn(t, fmt.Sprintf("the code of %v", err), code, storage.CodeOf(err))
 }
 
 func TestKeySaysWhoseItIs(t *testing.T) {
@@ -137,9 +136,7 @@ func TestRequestsAreRefusedWithoutAnEffect(t *testing.T) {
 			if cost := r.cost(); storage.CodeOf(err) != test.code || !cmp.Equal(who, storage.Identity{}) || cost != [2]int{test.reads, 0} {
 				t.Errorf("%s: %v, %v; %d reads and writes", name, who, err, cost)
 			}
-			if keys := test.code != storage.Invalid; storage.IsForOperator(err) != keys {
-				t.Errorf("%s: the error is for the operator: %v, want %v", name, !keys, keys)
-			}
+			commontest.EqualIn(t, name+": the error is for the operator", test.code != storage.Invalid, storage.IsForOperator(err))
 			if err != nil && strings.Contains(err.Error(), good[12:]) {
 				t.Errorf("%s: the error shows a key: %v", name, err)
 			}
@@ -147,9 +144,7 @@ func TestRequestsAreRefusedWithoutAnEffect(t *testing.T) {
 				texts[err.Error()] = true
 			}
 		}
-		if len(texts) != 1 {
-			t.Errorf("they tell what is wrong: %v", texts)
-		}
+		commontest.EqualIn(t, fmt.Sprint(texts), 1, len(texts))
 	})
 }
 

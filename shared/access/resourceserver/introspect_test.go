@@ -1,7 +1,6 @@
 package resourceserver_test
 
 import (
-	"maps"
 	"net/http"
 	"testing"
 	"time"
@@ -35,9 +34,7 @@ func TestOpaqueTokenIsWhatItsIssuerSaysItIs(t *testing.T) {
 		if err != nil || who.Principal != "login.example:ada" {
 			t.Errorf("%+v, %v", who, err)
 		}
-		if want := map[string]string{"id": "dor%3Amouse", "secret": "se+cret", "token": "opaque", "in url": ""}; !maps.Equal(form, want) {
-			t.Errorf("the issuer was asked %v", form)
-		}
+		commontest.SameIn(t, "the issuer was asked", map[string]string{"id": "dor%3Amouse", "secret": "se+cret", "token": "opaque", "in url": ""}, form)
 		for name, token := range map[string]string{
 			"unknown":        "other",
 			"another server": i.issue("two", map[string]any{"aud": publicURL + "/two/mcp"}),

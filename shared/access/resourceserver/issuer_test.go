@@ -10,6 +10,7 @@ import (
 	"crypto/rsa"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"math/big"
 	"net/http"
@@ -260,7 +261,5 @@ func refused(t *testing.T, what string, code storage.Code, s *resourceserver.Res
 
 func wantCode(t *testing.T, what string, err error, code storage.Code) {
 	t.Helper()
-	if storage.CodeOf(err) != code {
-		t.Errorf("%s: %v has code %q, want %q", what, err, storage.CodeOf(err), code)
-	}
+	commontest.EqualIn(t, fmt.Sprintf("%s: the code of %v", what, err), code, storage.CodeOf(err))
 }

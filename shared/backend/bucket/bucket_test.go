@@ -92,9 +92,7 @@ func kept(t *testing.T, b *bucket.Bucket) string {
 	if code != http.StatusOK {
 		t.Fatalf("get is answered %d", code)
 	}
-	if told != sum(text) {
-		t.Errorf("%q is said to have the sum %q", text, told)
-	}
+	commontest.EqualIn(t, "the sum that is told", sum(text), told)
 	return text
 }
 

@@ -3,6 +3,7 @@ package native_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"sync"
 	"testing"
@@ -145,9 +146,7 @@ func TestAHandlerThatFailsIsCalledThreeTimes(t *testing.T) {
 			panic("broken")
 		}
 		for try := range 5 {
-			if err := a.rings(alarm); (err != nil) != (try < 2) {
-				t.Errorf("try %d: %v", try, err)
-			}
+			commontest.EqualIn(t, fmt.Sprintf("try %d fails", try), try < 2, a.rings(alarm) != nil)
 		}
 		a.wantRung("report null", "report null", "report null")
 	})

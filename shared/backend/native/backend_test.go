@@ -47,9 +47,7 @@ func TestLegacyClientMeetsALegacyServer(t *testing.T) {
 		`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"panics"}}`:                      `"code":-32603,"message":"server \"demo\": it panicked: oh; the log has`,
 		`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","arguments":{"text":1}}}`: `"isError":true`,
 	} {
-		if got := c.post(request).last(t); !strings.Contains(got, want) {
-			t.Errorf("%s\ngot  %s\nwant %s", request, got, want)
-		}
+		commontest.Contains(t, request, want, c.post(request).last(t))
 	}
 	commontest.Equal(t, "only", textOf(t, c.tool("only", `{}`).last(t)))
 	list := c.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).last(t)

@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	gocmp "github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 )
@@ -73,9 +71,7 @@ func checkCosts(t *testing.T, on driver, more func(*testing.T, operation, bill))
 		commontest.EqualIn(t, "row in costs.md", o.name, p.name)
 		t.Run(o.name, func(t *testing.T) {
 			b := billed(t, on, o)
-			if diff := gocmp.Diff(p.costs, b.costs); diff != "" {
-				t.Errorf("another price than in costs.md (-want +got):\n%s", diff)
-			}
+			commontest.SameIn(t, "another price than in costs.md", p.costs, b.costs)
 			most := func(what string, got, most float64) {
 				if got > most {
 					t.Errorf("%v %s, at most %v", got, what, most)

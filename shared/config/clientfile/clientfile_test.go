@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/config/clientfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
@@ -59,9 +57,7 @@ func TestMergeKeepsAllElseOfEveryClientsFile(t *testing.T) {
 			}
 			again, err := c.Merge(got, servers())
 			commontest.OK(t, err)
-			if diff := cmp.Diff(string(got), string(again)); diff != "" {
-				t.Errorf("a second time changes it: %s", diff)
-			}
+			commontest.SameIn(t, "a second time", string(got), string(again))
 			fresh, err := c.Merge(nil, servers()[1:])
 			if err != nil || !strings.Contains(string(fresh), "8787/new.one/mcp") || !strings.Contains(string(fresh), "dm_aaaaaaaa_b") {
 				t.Errorf("a new file: %s, %v", fresh, err)
@@ -120,9 +116,7 @@ func TestRemoveTakesOutWhatMergeHasWritten(t *testing.T) {
 			without, removed, err := c.Remove(with, base+"/", nil)
 			commontest.OK(t, err)
 			commontest.Same(t, []string{"dormouse", "new.one"}, removed)
-			if diff := cmp.Diff(string(before), string(without)); diff != "" {
-				t.Errorf("all else is not as it was: %s", diff)
-			}
+			commontest.SameIn(t, "all else", string(before), string(without))
 			for of, wanted := range map[string][]string{"http://127.0.0.1:9998": nil, base: {"other"}} {
 				if same, removed, err := c.Remove(with, of, wanted); err != nil || removed != nil || string(same) != string(with) {
 					t.Errorf("of %s, %v: %v, %v", of, wanted, removed, err)

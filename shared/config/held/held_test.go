@@ -183,9 +183,7 @@ func TestOfTwoFirstListsOneIsAccepted(t *testing.T) {
 	group.Wait()
 	n := 0
 	all.Range(func(any, any) bool { n++; return true })
-	if n != 1 {
-		t.Errorf("clients see %d lists", n)
-	}
+	commontest.EqualIn(t, "lists that clients see", 1, n)
 }
 
 func TestTheFirstListMayHavePages(t *testing.T) {

@@ -1,10 +1,11 @@
 package policy_test
 
 import (
-	"slices"
+	"fmt"
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/policy"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestRulesReadTheClaimsOfTheirToolsToo(t *testing.T) {
@@ -13,20 +14,14 @@ func TestRulesReadTheClaimsOfTheirToolsToo(t *testing.T) {
 		"delete":     {Emails: []string{"*@a.example"}, Claims: map[string][]string{"level": {"3"}}},
 		"write_note": {Everyone: true},
 	}}}
-	if got := rules.Claims(); !slices.Equal(got, []string{"email", "groups", "level"}) {
-		t.Error(got)
-	}
+	commontest.Same(t, []string{"email", "groups", "level"}, rules.Claims())
 	claims := map[string]any{"groups": []any{"all", "admins", "eng"}, "level": "3", "email": "eve@b.example", "email_verified": true, "name": "Eve"}
 	kept := rules.Relevant(claims)
 	for _, c := range []map[string]any{claims, kept} {
-		if got := rules["files"].ToolsOf(c); !slices.Equal(got, []string{"delete", "write_*", "write_note"}) {
-			t.Errorf("%v fits %v", c, got)
-		}
+		commontest.SameIn(t, fmt.Sprint(c), []string{"delete", "write_*", "write_note"}, rules["files"].ToolsOf(c))
 	}
 	if groups := kept["groups"].([]any); len(groups) != 2 || kept["name"] != nil || kept["level"].([]any)[0] != "3" {
 		t.Errorf("kept %v", kept)
 	}
-	if got := rules["files"].ToolsOf(map[string]any{"groups": "eng"}); !slices.Equal(got, []string{"write_note"}) {
-		t.Error(got)
-	}
+	commontest.Same(t, []string{"write_note"}, rules["files"].ToolsOf(map[string]any{"groups": "eng"}))
 }

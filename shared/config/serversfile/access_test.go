@@ -4,8 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
@@ -47,9 +45,7 @@ func TestRuleThatIsWrongCostsItsServerOnly(t *testing.T) {
 		for _, r := range c.Rejected() {
 			got = append(got, r.String())
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s: %s", rules, diff)
-		}
+		commontest.SameIn(t, rules, want, got)
 	}
 	_, _, err := serversfile.Parse([]byte(`{"mcpServers": {}, "x-dormouse": {"access": {"allow": {}}}}`), "servers.json", nil)
 	if err == nil || !strings.Contains(err.Error(), "servers.json:1:46: x-dormouse.access: allow names no server") {

@@ -36,9 +36,7 @@ func TestBoxHasWhatTheFileSays(t *testing.T) {
 		CPUs: 1.5, MemoryMB: 700, Pids: 99, ReadOnlyRootFS: true, InstallScripts: true, Scope: serversfile.ScopeSession, Secrets: []string{"K", "M"},
 	}
 	commontest.Same(t, want, got.Box)
-	if diff := cmp.Diff(map[string]string{"K": "v", "L": "box", "M": "m"}, got.Env); diff != "" {
-		t.Error("what only holds here wins over env", diff)
-	}
+	commontest.SameIn(t, "what only holds here wins over env", map[string]string{"K": "v", "L": "box", "M": "m"}, got.Env)
 }
 
 // L-1: defaults.

@@ -1,6 +1,7 @@
 package serversfile_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -56,9 +57,7 @@ func TestRecordKeepsTheHandshakeWithOrWithoutLists(t *testing.T) {
 	for value, want := range map[string][3]bool{"on": {true}, "lists": {true, false, true}, "initialize": {true, true}, "off": {}} {
 		t.Run(value, func(t *testing.T) {
 			s := one(t, `{"mcpServers": {"x": {"command": "a", "x-dormouse": {"record": "`+value+`"}}}}`, nil)
-			if got := [3]bool{s.Record, s.OwnLists, s.SameLists}; got != want {
-				t.Errorf("%s: kept, lists asked for, lists of all: %v, want %v", value, got, want)
-			}
+			commontest.EqualIn(t, value+": kept, lists asked for, lists of all", want, [3]bool{s.Record, s.OwnLists, s.SameLists})
 		})
 	}
 }
@@ -96,9 +95,7 @@ func TestEnabledFailsClosed(t *testing.T) {
 			if !ok || s.Disabled != c.disabled {
 				t.Errorf("disabled %v (kept %v), want %v", s.Disabled, ok, c.disabled)
 			}
-			if (len(warnings) > 0) != c.warned {
-				t.Errorf("warnings %v, want any: %v", warnings, c.warned)
-			}
+			commontest.EqualIn(t, fmt.Sprintf("warnings %q", warnings), c.warned, len(warnings) > 0)
 		})
 	}
 }

@@ -59,9 +59,7 @@ func TestDefinitionIsWhatAProcessWasStartedWith(t *testing.T) {
 		``: true, `,"x-dormouse":{"startup_timeout_sec":3}`: true, `,"x-dormouse":{"idle_seconds":9,"record":"lists","tasks":"off"}`: true,
 		`,"args":["1"]`: false, `,"env":{"K":"v"}`: false, `,"x-dormouse":{"box":{"pids_limit":9}}`: false, `,"x-dormouse":{"box":{"scope":"shared"}}`: false,
 	} {
-		if got := of(more) == of(""); got != same {
-			t.Errorf("%s: the same is %t", more, got)
-		}
+		commontest.EqualIn(t, more, same, of(more) == of(""))
 	}
 }
 

@@ -67,21 +67,13 @@ func TestRecordBelongsToTheFilesThatAServerNames(t *testing.T) {
 		} {
 			s, _ := file.Server(c.server)
 			kept := serversfile.NewRecord(s)
-			if kept.Digest() != s.RecordDigest() {
-				t.Errorf("%s: who asks often gets another digest", c.server)
-			}
+			commontest.EqualIn(t, c.server+": who asks often", s.RecordDigest(), kept.Digest())
 			before, box, identity := s.RecordDigest(), s.Definition(), s.Digest
-			if before != s.RecordDigest() {
-				t.Errorf("%s: two digests of the same files", c.server)
-			}
+			commontest.EqualIn(t, c.server+": the same files", before, s.RecordDigest())
 			commontest.OK(t, os.Chtimes(at(c.file), time.Time{}, time.Now().Add(time.Hour)))
-			if news := s.RecordDigest() != before; news != c.news {
-				t.Errorf("%s: after a change of %s the record is another: %t", c.server, c.file, news)
-			}
+			commontest.EqualIn(t, c.server+": the record is another after a change of "+c.file, c.news, s.RecordDigest() != before)
 			time.Sleep(time.Second) // of the synctest clock: a look at the files is good for a moment
-			if kept.Digest() != s.RecordDigest() {
-				t.Errorf("%s: after a change of %s, who asks often gets another digest", c.server, c.file)
-			}
+			commontest.EqualIn(t, c.server+": who asks often, after a change of "+c.file, s.RecordDigest(), kept.Digest())
 			if again, _ := load().Server(c.server); again.Definition() != box || again.Digest != identity || again.RecordDigest() != s.RecordDigest() {
 				t.Errorf("%s: a change of %s is a change of its box", c.server, c.file)
 			}

@@ -1,7 +1,6 @@
 package serversfile_test
 
 import (
-	"slices"
 	"strings"
 	"testing"
 
@@ -32,9 +31,7 @@ func TestASecretComesFromTheEnvironmentOfTheBox(t *testing.T) {
 	commontest.OK(t, err)
 	want := map[string]string{"TOKEN": "t0p", "KEY": "k3y", "TZ": "UTC", "URL": "ssm://not a name", "NONE": "ssm:"}
 	commontest.Same(t, want, got.Env)
-	if !slices.Equal(got.Box.Secrets, []string{"KEY", "TOKEN"}) {
-		t.Errorf("the box hides %q", got.Box.Secrets)
-	}
+	commontest.SameIn(t, "the box hides", []string{"KEY", "TOKEN"}, got.Box.Secrets)
 	if s.Env["TOKEN"] != "ssm:/dormouse/github" || got.Digest != s.Digest {
 		t.Errorf("the server itself has %q, and its digest is %s, then %s", s.Env["TOKEN"], s.Digest, got.Digest)
 	}

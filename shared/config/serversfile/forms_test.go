@@ -187,9 +187,7 @@ func TestLineOfVariablesThatIsWrongCostsItselfOnly(t *testing.T) {
 			for _, w := range warnings {
 				got = append(got, fmt.Sprintf("%s:%d: %s", filepath.Base(w.File), w.Line, strings.TrimPrefix(w.Text, "this line is not read: ")))
 			}
-			if got := strings.Join(got, " "); got != want {
-				t.Errorf("got %q, want %q", got, want)
-			}
+			commontest.Equal(t, want, strings.Join(got, " "))
 			if s, _ := c.Server("x"); strings.Contains(file, "B=1") != (s.Env["B"] == "1") {
 				t.Errorf("B is %q", s.Env["B"])
 			}

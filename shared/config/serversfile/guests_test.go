@@ -47,9 +47,7 @@ func TestServersWithoutAProfileAreGuestsUnlessTheFileSaysOtherwise(t *testing.T)
 	file := hosted(t, `{"mcpServers":`+servers+`}`)
 	c, _, err := serversfile.LoadGuests(file, nil)
 	commontest.OK(t, err)
-	if got := guests(t, c); got != "plain limits" {
-		t.Errorf("guests are %s", got)
-	}
+	commontest.EqualIn(t, "guests", "plain limits", guests(t, c))
 	if s, _ := c.Server("limits"); !s.Box.Offline || s.Box.MemoryMB != 64 {
 		t.Errorf("a guest has lost its own settings: %+v", s.Box)
 	}

@@ -43,8 +43,6 @@ func TestWhatAPrincipalHasIsFilledInByTheBox(t *testing.T) {
 		if names := s.Principal(); !slices.Equal(names, []string{"github", "notes"}) || s.Env["T"] != "Bearer ${principal:github}" || !s.Workspace() {
 			t.Errorf("names %v, T is %q", names, s.Env["T"])
 		}
-		if got := string(c.Connect()); got != `{"github":{"client_secret":"from the environment"}}` {
-			t.Errorf("connect is %s", got)
-		}
+		commontest.EqualIn(t, "connect", `{"github":{"client_secret":"from the environment"}}`, string(c.Connect()))
 	}
 }

@@ -32,9 +32,7 @@ func TestServerThatIsWrongCostsItselfOnly(t *testing.T) {
 	var got []string
 	for _, r := range c.Rejected() {
 		got = append(got, r.String())
-		if c.Reason(r.Name) != r.Reason() {
-			t.Errorf("%s: %s", r.Name, c.Reason(r.Name))
-		}
+		commontest.EqualIn(t, r.Name, r.Reason(), c.Reason(r.Name))
 	}
 	want := []string{
 		`server "weather" is not served: env "KEY": WEATHER_KEY is not set: set it, or write ${WEATHER_KEY:-default} (servers.json:5:48)`,
@@ -46,14 +44,10 @@ func TestServerThatIsWrongCostsItselfOnly(t *testing.T) {
 	commontest.Same(t, want, got)
 	for name, reason := range map[string]string{"good": "", "none": "", "off": "it is disabled in the servers file"} {
 		t.Run(name, func(t *testing.T) {
-			if got := c.Reason(name); got != reason {
-				t.Errorf("%s: %q, want %q", name, got, reason)
-			}
+			commontest.EqualIn(t, name, reason, c.Reason(name))
 		})
 	}
-	if instead := serversfile.Instead("wether", []string{"good", "Weather"}); instead != "did you mean Weather?" {
-		t.Error(instead)
-	}
+	commontest.Equal(t, "did you mean Weather?", serversfile.Instead("wether", []string{"good", "Weather"}))
 }
 
 func TestRejectionSaysWhichValuesItLacks(t *testing.T) {

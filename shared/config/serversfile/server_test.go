@@ -23,9 +23,7 @@ func TestExpansion(t *testing.T) {
 		{"$${A}", "$1"},
 	} {
 		t.Run(c.in, func(t *testing.T) {
-			if got := one(t, server(`"command": "a", "env": {"V": "`+c.in+`"}`), env).Env["V"]; got != c.want {
-				t.Errorf("got %q, want %q", got, c.want)
-			}
+			commontest.Equal(t, c.want, one(t, server(`"command": "a", "env": {"V": "`+c.in+`"}`), env).Env["V"])
 		})
 	}
 }
@@ -35,9 +33,7 @@ const digestOf = `"command": "a", "args": ["b", "c"], "env": {"K": "v", "L": "w"
 // The digest is a key of stored records, so a release must not change it.
 func TestDigestStaysOverReleases(t *testing.T) {
 	const want = "88f0ea4abd1d656851c730f50d74b969843ed9f901898b5aff59ac673c39e1e7"
-	if got := one(t, server(digestOf), nil).Digest; got != want {
-		t.Errorf("digest is %s, was %s", got, want)
-	}
+	commontest.EqualIn(t, "digest", want, one(t, server(digestOf), nil).Digest)
 }
 
 func TestDigestChangesWhenBehaviourChanges(t *testing.T) {
@@ -85,9 +81,7 @@ func TestServerPrintsWithoutSecrets(t *testing.T) {
 	if strings.Contains(out.String(), "hunter2") {
 		t.Errorf("a secret is in %s", &out)
 	}
-	if want := `server "x": command "a", 2 args, env [B TOKEN]`; s.String() != want {
-		t.Errorf("got %s, want %s", s, want)
-	}
+	commontest.Equal(t, `server "x": command "a", 2 args, env [B TOKEN]`, s.String())
 }
 
 func TestComplaintsShowNoSecrets(t *testing.T) {

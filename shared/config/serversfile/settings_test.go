@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/config/serversfile"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
@@ -29,9 +27,7 @@ func TestThePageHasTheSettings(t *testing.T) {
 			page = before + "\n" + heading + "\n\n" + table + "\n" + rest
 			continue
 		}
-		if diff := cmp.Diff(table, there+"\n"); diff != "" {
-			t.Errorf("%s: go test ./shared/config/serversfile -run ThePage -update: %s", heading, diff)
-		}
+		commontest.SameIn(t, heading+": go test ./shared/config/serversfile -run ThePage -update", table, there+"\n")
 	}
 	if *update {
 		commontest.OK(t, os.WriteFile(name, []byte(page), 0o600))
@@ -50,9 +46,7 @@ func TestADefaultOfThePageIsThatOfASilentFile(t *testing.T) {
 		for _, row := range regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\| .* \\| `([^`|]+)` \\| ").FindAllStringSubmatch(tables[heading], -1) {
 			spelled++
 			s := one(t, server(fmt.Sprintf(form, row[1], row[2])), nil)
-			if diff := cmp.Diff(silent.Marshal(), s.Marshal()); diff != "" {
-				t.Errorf("%s: %s", row[1], diff)
-			}
+			commontest.SameIn(t, row[1], silent.Marshal(), s.Marshal())
 		}
 	}
 	if spelled < 10 {

@@ -86,9 +86,7 @@ func TestWrongFileSaysWhereAndWhy(t *testing.T) {
 			if err = wrong(c.file, nil); err == nil {
 				t.Fatal("no error")
 			}
-			if err.Error() != c.want {
-				t.Errorf("\n got %s\nwant %s", err, c.want)
-			}
+			commontest.Equal(t, c.want, err.Error())
 		})
 	}
 }

@@ -4,13 +4,12 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/config/suggest"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestTheNameWithTheFewestEditsIsMeant(t *testing.T) {
 	names := []string{"time", "fetch"}
 	for name, want := range map[string]string{"timee": "time", "timez": "time", "TIME": "time", "fetsch": "fetch", "git": "", "": ""} {
-		if got := suggest.Of(name, names, 2); got != want {
-			t.Errorf("%q means %q, want %q", name, got, want)
-		}
+		commontest.EqualIn(t, name, want, suggest.Of(name, names, 2))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/address"
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 func TestOnlyAddressesOfTheInternetArePublic(t *testing.T) {
@@ -18,9 +19,7 @@ func TestOnlyAddressesOfTheInternetArePublic(t *testing.T) {
 		},
 	} {
 		for _, text := range all {
-			if got := address.Public(netip.MustParseAddr(text)); got != public {
-				t.Errorf("%s: %v", text, got)
-			}
+			commontest.EqualIn(t, text, public, address.Public(netip.MustParseAddr(text)))
 		}
 	}
 	if address.Public(netip.Addr{}) {

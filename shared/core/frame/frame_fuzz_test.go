@@ -10,7 +10,6 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
@@ -106,9 +105,7 @@ func FuzzDecode(f *testing.F) {
 				field.SetZero()
 			}
 		}
-		if diff := cmp.Diff(want.Elem().Interface(), got.Interface(), cmpopts.EquateEmpty()); diff != "" {
-			t.Errorf("%q: %s", head, diff)
-		}
+		commontest.SameIn(t, string(head), want.Elem().Interface(), got.Interface(), cmpopts.EquateEmpty())
 	})
 }
 

@@ -1,8 +1,10 @@
 package storage_test
 
 import (
+	"fmt"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -11,24 +13,18 @@ func TestIDsNameTheirBox(t *testing.T) {
 		id := storage.NewID()
 		s := storage.Session{ID: id.In(n), Tenant: "acme/eu@2", Server: "files-1.x", Digest: "d"}
 		box := storage.BoxFor(s.Tenant, s.Server)
-		if s.Box() != box.Numbered(n) {
-			t.Errorf("a session of box %d is in %s", n, s.Box())
-		}
+		commontest.Equal(t, box.Numbered(n), s.Box())
 		if tenant, server := s.Box().Parts(); tenant != s.Tenant || server != s.Server {
 			t.Errorf("Parts of %s are %q and %q", s.Box(), tenant, server)
 		}
 		if first, number := s.Box().First(); first != box || number != n {
 			t.Errorf("First of %s is %s and %d", s.Box(), first, number)
 		}
-		if same := s.Record() == storage.RecordFor(s.Tenant, s.Digest); same != (n == 0) {
-			t.Errorf("box %d has the record %s", n, s.Record())
-		}
+		commontest.EqualIn(t, fmt.Sprintf("box %d has the first record", n), n == 0, s.Record() == storage.RecordFor(s.Tenant, s.Digest))
 	}
 	// A client may send any id.
 	for _, id := range []storage.ID{"", "-", "-1-", "a-0", "a-01", "a-+1", "a-32", "a-99999999999999999999", "a- 1", "a-1 "} {
-		if id.Box() != 0 {
-			t.Errorf("id %q is one of box %d", id, id.Box())
-		}
+		commontest.EqualIn(t, string(id), 0, id.Box())
 	}
 }
 

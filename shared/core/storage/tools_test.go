@@ -3,6 +3,7 @@ package storage_test
 import (
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -12,9 +13,7 @@ func TestTheLongestEntryOfAToolFilterCounts(t *testing.T) {
 		"write_file": false, "write_note": true, "write_notes": true, "write_notebook": false, "write_": true,
 		"read": false, "read_file": true, "x": false, "other": true, "": true, "Write_file": false,
 	} {
-		if f.Allows(tool) != want {
-			t.Errorf("%q is allowed: %t", tool, !want)
-		}
+		commontest.EqualIn(t, tool, want, f.Allows(tool))
 	}
 	none := storage.ToolFilter{Deny: []string{"*"}}
 	if none.Allows("") || none.Allows("a") || none.IsZero() || !(storage.ToolFilter{}).Allows("a") {
@@ -30,9 +29,7 @@ func TestAStarInAToolFilterStandsForAnyText(t *testing.T) {
 		"ab": false, "abc": true, "ac": true, "a": false,
 	} {
 		t.Run(tool, func(t *testing.T) {
-			if f.Allows(tool) != want {
-				t.Errorf("%q is allowed: %t", tool, !want)
-			}
+			commontest.EqualIn(t, tool, want, f.Allows(tool))
 		})
 	}
 	if (storage.ToolFilter{Allow: []string{"get_*"}, Deny: []string{"*_all"}}).Allows("get_all") {
@@ -49,9 +46,7 @@ func TestAToolFilterRefusesNamesLikeARefusedOne(t *testing.T) {
 		"SH": true, "SH ": false, "shell": true, "s_h": true, "délete_x": true,
 		"delete_x": false, "DELETE-x": false, "Delete-mine": true, "delete_mine": true, "read_Key": false, "read_x": true, "": true,
 	} {
-		if f.Allows(tool) != want {
-			t.Errorf("%q is allowed: %t", tool, !want)
-		}
+		commontest.EqualIn(t, tool, want, f.Allows(tool))
 	}
 	if only := (storage.ToolFilter{Deny: []string{"*"}, Allow: []string{"get_*"}}); only.Allows("Get_x") || !only.Allows("get_X") {
 		t.Error("a filter that allows single tools allows others")

@@ -41,12 +41,8 @@ func TestInitializeNeverSelectsTheModernEra(t *testing.T) {
 		"":             wire.V20251125,
 	}
 	for requested, want := range tests {
-		if got := wire.Negotiate(requested); got != want {
-			t.Errorf("asked for %q: got %q, want %q", requested, got, want)
-		}
-		if got := wire.Legacy(requested); got != (requested == want) {
-			t.Errorf("Legacy(%q) = %v", requested, got)
-		}
+		commontest.EqualIn(t, requested, want, wire.Negotiate(requested))
+		commontest.EqualIn(t, requested, requested == want, wire.Legacy(requested))
 	}
 }
 

@@ -23,8 +23,6 @@ func TestClientNameIsShortAndControlsNoTerminal(t *testing.T) {
 		commontest.EqualIn(t, name, want, wire.ClientName(init))
 	}
 	for _, init := range []string{"", "{}", `{"clientInfo":{"name":5}}`} {
-		if got := wire.ClientName([]byte(init)); got != "" {
-			t.Errorf("%s gives %q", init, got)
-		}
+		commontest.EqualIn(t, init, "", wire.ClientName([]byte(init)))
 	}
 }

@@ -3,10 +3,10 @@ package wire_test
 import (
 	"bytes"
 	"encoding/json"
-	"slices"
 	"strings"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -55,9 +55,7 @@ func TestHearTakesWhatCanMeanOneThingOnly(t *testing.T) {
 		"an escaped NUL stays":      {`{"jsonrpc":"2.0","id":5,"result":"\u0000\u001b[1m"}`, []string{`{"jsonrpc":"2.0","id":5,"result":"\u0000\u001b[1m"}`}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := heard(t, c.line); !slices.Equal(got, c.want) {
-				t.Errorf("%s: %q, want %q", name, got, c.want)
-			}
+			commontest.SameIn(t, name, c.want, heard(t, c.line))
 		})
 	}
 }

@@ -41,9 +41,7 @@ func TestAppendStringWritesWhatIsReadAgain(t *testing.T) {
 		"": `""`, "plain": `"plain"`, "<&>": `"<&>"`, `a"b\c`: `"a\"b\\c"`, "line\n": `"line\n"`, "é": `"é"`, "\x7f": "\"\x7f\"", "\xff": `"\ufffd"`,
 	} {
 		got := wire.AppendString([]byte("x"), s)
-		if string(got) != "x"+want {
-			t.Errorf("%q is written %s, want %s", s, got[1:], want)
-		}
+		commontest.EqualIn(t, s, "x"+want, string(got))
 		if back, ok := wire.String(got[1:]); !ok || back != strings.ToValidUTF8(s, "\ufffd") {
 			t.Errorf("%s is read %q, %t", got[1:], back, ok)
 		}

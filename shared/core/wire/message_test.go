@@ -221,9 +221,7 @@ func TestSameID(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.a+" and "+tt.b, func(t *testing.T) {
 			for _, pair := range [][2]string{{tt.a, tt.b}, {tt.b, tt.a}} {
-				if got := wire.SameID(token(pair[0]), token(pair[1])); got != tt.want {
-					t.Errorf("SameID(%s, %s) = %v", pair[0], pair[1], got)
-				}
+				commontest.EqualIn(t, fmt.Sprintf("SameID(%s, %s)", pair[0], pair[1]), tt.want, wire.SameID(token(pair[0]), token(pair[1])))
 			}
 		})
 	}

@@ -215,9 +215,7 @@ func TestCallerSeesAndTouchesNothingOfOthers(t *testing.T) {
 		{"narrow", "", []string{"aaab2"}},
 		{"stranger", "", []string{"bbbb3"}},
 	} {
-		if got := ids(test.as, test.query); !slices.Equal(got, test.want) {
-			t.Errorf("%s%s: %v, want %v", test.as, test.query, got, test.want)
-		}
+		commontest.SameIn(t, test.as+test.query, test.want, ids(test.as, test.query))
 	}
 	for _, as := range []string{"narrow", "stranger"} {
 		for _, route := range []string{"DELETE sessions/aaaa1", "POST sessions/aaaa1/stop", "POST sessions/aaaa1/give", "DELETE sessions/aaaa"} {
@@ -477,9 +475,7 @@ func TestStopAndReloadForgetRecords(t *testing.T) {
 		if status, text := p.ask("", "POST", "/api/v1/"+c.path, c.body, nil); status != http.StatusOK {
 			t.Fatalf("%s: %d %s", c.path, status, text)
 		}
-		if got := strings.Join(forgotten, " "); got != c.forgotten {
-			t.Errorf("%s %s forgets %q, want %q", c.path, c.body, got, c.forgotten)
-		}
+		commontest.EqualIn(t, fmt.Sprintf("%s %s forgets", c.path, c.body), c.forgotten, strings.Join(forgotten, " "))
 	}
 	broken := newPlace(t, func(o *api.Options) {
 		o.Reload = func() api.Reloaded { return api.Reloaded{Error: "a comma is missing"} }

@@ -37,9 +37,7 @@ func TestBodiesAreAskedForByRole(t *testing.T) {
 	} {
 		asked = nil
 		status, text := p.ask(as, "GET", "/api/v1/bodies?server=two&tool=echo&limit=7", "", nil)
-		if status != c.status {
-			t.Errorf("%q gets %d %s, want %d", as, status, text, c.status)
-		}
+		commontest.EqualIn(t, as+" gets "+text, c.status, status)
 		if status != http.StatusOK {
 			if len(asked) > 0 {
 				t.Errorf("%q has asked %+v", as, asked)

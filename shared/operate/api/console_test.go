@@ -191,9 +191,7 @@ func TestChangesAreToldToThoseWhoSeeThem(t *testing.T) {
 		}()
 		time.Sleep(2500 * time.Millisecond)
 		synctest.Wait()
-		if want := "{\"servers\":[]}\n" + strings.Repeat("{\"servers\":[\"two\"]}\n", 2); w.Body.String() != want {
-			t.Errorf("after 2.5 s the caller has\n%s", w.Body)
-		}
+		commontest.EqualIn(t, "after 2.5 s the caller has", "{\"servers\":[]}\n"+strings.Repeat("{\"servers\":[\"two\"]}\n", 2), w.Body.String())
 		leave()
 		if synctest.Wait(); !ended {
 			t.Error("the response goes on without its caller")

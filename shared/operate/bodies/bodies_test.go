@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -186,9 +185,7 @@ func TestOnlyTheirRoleReadsBodies(t *testing.T) {
 			for _, b := range d.read(c.query) {
 				got = append(got, b.Stream)
 			}
-			if !slices.Equal(got, c.want) {
-				t.Errorf("read are %q, want %q", got, c.want)
-			}
+			commontest.SameIn(t, "read", c.want, got)
 		})
 	}
 	for _, move := range [][2]string{{`"tenant":"globex"`, `"tenant":"acme"`}, {`"server":"one"`, `"server":"two"`}} {

@@ -3,7 +3,6 @@ package console_test
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -204,9 +203,7 @@ func TestLinkEndsAfterAMinuteAndACookieAfterTwelveHours(t *testing.T) {
 			begun := time.Now()
 			fresh := enter(0)
 			time.Sleep(wait - time.Since(begun))
-			if got := ask("/console/api/v1/", fresh).Code; got != want {
-				t.Errorf("a cookie of %v ago: %d", wait, got)
-			}
+			commontest.EqualIn(t, fmt.Sprintf("a cookie of %v ago", wait), want, ask("/console/api/v1/", fresh).Code)
 		}
 	})
 }
@@ -276,13 +273,9 @@ func TestAnotherProcessTakesALinkOnceAndNobodyReadsItsKeyInTheStore(t *testing.T
 			r.Header.Set(console.Header, "1")
 			r.AddCookie(&http.Cookie{Name: cookie.Name, Value: value})
 		})
-		if got.Code != want {
-			t.Errorf("with the cookie %s: %d, want %d", value, got.Code, want)
-		}
+		commontest.EqualIn(t, fmt.Sprintf("with the cookie %s", value), want, got.Code)
 	}
-	if again := ask("GET", e.URL, func(*http.Request) {}); again.Header().Get("Location") != "/v1/console/home#/sign-in/used" {
-		t.Errorf("another process takes the link again: %v", again.Header())
-	}
+	commontest.EqualIn(t, "another process takes the link again", "/v1/console/home#/sign-in/used", ask("GET", e.URL, func(*http.Request) {}).Header().Get("Location"))
 	if res := ask("GET", "/console/home", func(*http.Request) {}); res.Code != http.StatusOK || !strings.Contains(res.Body.String(), `src="files/`) {
 		t.Errorf("the page is %d %s", res.Code, res.Body)
 	}
@@ -409,9 +402,7 @@ func TestVendoredFilesAreThoseOfTheirPackages(t *testing.T) {
 	} {
 		text, err := os.ReadFile("page/vendor/" + name)
 		commontest.OK(t, err)
-		if sum := sha256.Sum256(text); hex.EncodeToString(sum[:]) != want {
-			t.Errorf("%s has the SHA-256 %x, want %s", name, sum, want)
-		}
+		commontest.EqualIn(t, name, want, fmt.Sprintf("%x", sha256.Sum256(text)))
 	}
 	for name, want := range map[string]string{"htm.LICENSE": "Apache License", "preact.LICENSE": "MIT License", "uPlot.LICENSE": "MIT License"} {
 		text, err := os.ReadFile("page/vendor/" + name)

@@ -86,9 +86,7 @@ func TestWhatIsTooLongIsTooLarge(t *testing.T) {
 		"Append":        s.Append(t.Context(), aBatch(1, strings.Repeat("x", storage.MaxBatchBytes+1))),
 	} {
 		t.Run(name, func(t *testing.T) {
-			if storage.CodeOf(err) != storage.TooLarge {
-				t.Errorf("%s: %v, want TooLarge", name, err)
-			}
+			commontest.EqualIn(t, name, storage.TooLarge, storage.CodeOf(err))
 		})
 	}
 }

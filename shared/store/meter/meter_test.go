@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"math"
 	"reflect"
@@ -11,8 +12,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
@@ -63,17 +62,13 @@ func TestWhatALineHasSaidTheNextDoesNotRepeat(t *testing.T) {
 			t.Fatal(err)
 		}
 		line := written(t, m.Spent(storage.Account{Over: storage.OverSocket, In: 1}))
-		if got := line["units"].(map[string]any)["read_units"]; got != 1.0 {
-			t.Errorf("%v read units, want 1", got)
-		}
+		commontest.EqualIn(t, "read units", 1.0, line["units"].(map[string]any)["read_units"])
 	}
 }
 
 func TestMessagesAreBilledBySize(t *testing.T) {
 	for size, want := range map[int]float64{0: 1, 1: 1, 32 << 10: 1, 32<<10 + 1: 2, 128 << 10: 4} {
-		if got := meter.Messages(size); got != want {
-			t.Errorf("%d bytes are %v messages, want %v", size, got, want)
-		}
+		commontest.EqualIn(t, fmt.Sprintf("messages of %d bytes", size), want, meter.Messages(size))
 	}
 }
 
@@ -84,9 +79,7 @@ func TestMetricsHaveServersAsDimensionsAndNothingElse(t *testing.T) {
 	dimensions := map[string]bool{}
 	for _, d := range head["CloudWatchMetrics"].([]any) {
 		d := d.(map[string]any)
-		if d["Namespace"] != "Dormouse/dev" {
-			t.Errorf("namespace %v", d["Namespace"])
-		}
+		commontest.EqualIn(t, "namespace", "Dormouse/dev", d["Namespace"])
 		for _, set := range d["Dimensions"].([]any) {
 			for _, name := range set.([]any) {
 				dimensions[name.(string)] = true
@@ -138,9 +131,7 @@ func TestABillIsTheSumOfItsCharges(t *testing.T) {
 	if got := p.Cost(u.Plus(u)) - p.Cost(u.Times(2)); !near(got, 0) {
 		t.Errorf("twice and again differ by %v", got)
 	}
-	if n := len(p.Bill(u)); n != 5 {
-		t.Errorf("the bill has %d lines, want 5", n)
-	}
+	commontest.EqualIn(t, "lines of the bill", 5, len(p.Bill(u)))
 	all := meter.Units{
 		Invocations: 1, GBSeconds: 1, Requests: 1, Messages: 1, ConnectionMinutes: 1, ReadUnits: 1, WriteUnits: 1, StoredGBMonths: 1,
 		VCPUSeconds: 1, TaskGBSeconds: 1, AddressSeconds: 1, LogGB: 1, OutGB: 1,
@@ -155,9 +146,7 @@ func TestATaskIsBilledForAMinuteAtLeastAndInWholeSeconds(t *testing.T) {
 	size := meter.BoxSize{VCPUs: 0.5, MemoryMB: 2048, Addresses: 1}
 	for seconds, want := range map[float64]float64{0: 60, 59.5: 60, 60.1: 61, 3600: 3600} {
 		got := meter.Task(seconds, size)
-		if d := cmp.Diff(meter.Units{VCPUSeconds: want / 2, TaskGBSeconds: want * 2, AddressSeconds: want}, got); d != "" {
-			t.Errorf("%v seconds (-want +got):\n%s", seconds, d)
-		}
+		commontest.SameIn(t, fmt.Sprint(seconds), meter.Units{VCPUSeconds: want / 2, TaskGBSeconds: want * 2, AddressSeconds: want}, got)
 	}
 }
 

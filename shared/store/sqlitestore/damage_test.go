@@ -90,9 +90,7 @@ func TestDamageOfAnyTableIsFoundAndEndsAllUse(t *testing.T) {
 					t.Errorf("%s: %v", what, err)
 				}
 			}
-			if len(told) != 1 {
-				t.Errorf("it was told %d times", len(told))
-			}
+			commontest.EqualIn(t, "times that it was told", 1, len(told))
 		})
 	}
 }

@@ -165,9 +165,7 @@ func TestTheRunnerComesIntoTheVolumeOnlyAsItWasPutIntoTheBucket(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), "/bin/sh", "-ec", script)
 			cmd.Dir, cmd.Env = folder, append(os.Environ(), urlEnv+"="+bucket.URL+"/?a=b&c=d", sumEnv+"="+test.sum)
 			said, err := cmd.CombinedOutput()
-			if (err == nil) != test.good {
-				t.Errorf("%s: %v\n%s", name, err, said)
-			}
+			commontest.EqualIn(t, fmt.Sprintf("%s: %v\n%s", name, err, said), test.good, err == nil)
 			out, ran := exec.CommandContext(t.Context(), filepath.Join(folder, "runner")).Output()
 			info, there := os.Stat(filepath.Join(folder, "cache"))
 			if test.good && (ran != nil || string(out) != "ran\n" || there != nil || info.Mode().Perm() != 0o777 || info.Mode()&os.ModeSticky == 0) || !test.good && ran == nil {
@@ -240,9 +238,7 @@ func TestAnEnvironmentThatECSDoesNotTakeIsRefusedBeforeACall(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if n := f.actions(); len(n) != 0 {
-		t.Errorf("calls: %v", n)
-	}
+	commontest.EqualIn(t, "calls of ECS", 0, len(f.actions()))
 }
 
 func TestRefusalsAreToldApart(t *testing.T) {
@@ -316,8 +312,6 @@ func TestAPlaceIsReadAsTheTemplateWritesIt(t *testing.T) {
 
 func TestAServersNameIsATagThatAWSTakes(t *testing.T) {
 	for name, want := range map[string]string{"echo": "echo", "a*b,c": "a_b_c", "größe 1": "größe 1", "": "", strings.Repeat("é*", 200): strings.Repeat("é_", 128)} {
-		if got := tagValue(name); got != want {
-			t.Errorf("%q is the tag %q, want %q", name, got, want)
-		}
+		commontest.EqualIn(t, fmt.Sprintf("%q is the tag", name), want, tagValue(name))
 	}
 }

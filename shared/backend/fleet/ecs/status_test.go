@@ -139,9 +139,7 @@ func TestATaskThatIsNotListedYetIsNotStartedTwice(t *testing.T) {
 	}
 	commontest.Check(t, x.Stop(t.Context(), "a", "early"))
 	f.move(t, "a", func(task *fakeTask) { task.hidden = false })
-	if s := only(t, x); s.State != fleet.Pending {
-		t.Errorf("%+v", s)
-	}
+	commontest.Equal(t, fleet.Pending, only(t, x).State)
 }
 
 func event(t *testing.T, name string) json.RawMessage {
