@@ -55,7 +55,8 @@ func TestTokensKnowWhichRulesForToolsTheirUserFits(t *testing.T) {
 // The refusal of a refresh token that is good says something else than that of an unknown one.
 func TestRefreshEndsWithTheIssuerAndTheTenantOfTheSignIn(t *testing.T) {
 	for name, change := range map[string]func(*resourceserver.Settings){
-		"another issuer": func(s *resourceserver.Settings) { s.Name = "next" },
+		"another name":   func(s *resourceserver.Settings) { s.Name = "next" },
+		"another issuer": func(s *resourceserver.Settings) { s.Issuer, s.ClientID = s.Issuer+"/next", "id" },
 		"another tenant": func(s *resourceserver.Settings) { s.Tenant = "acme" },
 		"tenants without it": func(s *resourceserver.Settings) {
 			s.TenantClaim, s.Tenants = "org", map[string]string{"a": "acme"}

@@ -96,6 +96,7 @@ type code struct {
 	Handle    string  `json:"g"` // handle of the grant that the client gets for the code
 	Tenant    string  `json:"t"`
 	Principal string  `json:"p"`
+	Issuer    string  `json:"i"`
 	Props     []byte  `json:"d,omitempty"`
 	Claims    []byte  `json:"k,omitempty"`
 	Until     int64   `json:"x"`
@@ -163,7 +164,7 @@ func (b *Server) identify(req request, claims map[string]any) (code, error) {
 	if req.Server == resourceserver.Console {
 		who.Props, most = nil, maxConsoleClaims
 	}
-	c := code{Request: req, Handle: strings.ToLower(rand.Text()), Tenant: who.Tenant, Principal: who.Principal, Props: who.Props, Until: time.Now().Add(codeWithin).Unix()}
+	c := code{Request: req, Handle: strings.ToLower(rand.Text()), Tenant: who.Tenant, Principal: who.Principal, Issuer: b.settings.Issuer, Props: who.Props, Until: time.Now().Add(codeWithin).Unix()}
 	if c.Claims, err = json.Marshal(b.settings.Relevant(req.Server, claims)); err != nil {
 		return code{}, err
 	}

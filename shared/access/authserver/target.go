@@ -79,7 +79,7 @@ func (b *targets) limit(req *request) {
 // its server.
 func (b *targets) admits(g storage.Grant) bool {
 	claims, ok := claimsOf(g)
-	return ok && b.settings.Names(g.Tenant, g.Principal) && b.settings.Admit(g.Server, claims) == nil
+	return ok && (g.Issuer == "" || g.Issuer == b.settings.Issuer) && b.settings.Names(g.Tenant, g.Principal) && b.settings.Admit(g.Server, claims) == nil
 }
 
 // toolRules returns the ToolRules of the user of a grant, by the present settings.

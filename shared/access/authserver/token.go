@@ -69,7 +69,7 @@ func (b *Server) redeem(r *http.Request, f url.Values) (tokens, storage.Grant, e
 		return tokens{}, storage.Grant{}, err
 	}
 	g := storage.Grant{
-		Tenant: c.Tenant, Principal: c.Principal, Server: c.Request.Server, Scopes: c.Request.Scopes, Client: who.id, Name: c.Request.Name,
+		Tenant: c.Tenant, Principal: c.Principal, Issuer: c.Issuer, Server: c.Request.Server, Scopes: c.Request.Scopes, Client: who.id, Name: c.Request.Name,
 		Host: hostOf(c.Request.Redirect), Props: c.Props, Claims: c.Claims,
 	}
 	refresh, g, err := b.begin(r.Context(), g, c.Handle)

@@ -10,6 +10,7 @@ type Grant struct {
 	Rev       int64 // set by the store; Save fails unless it is the stored one
 	Tenant    string
 	Principal string
+	Issuer    string   `json:",omitempty"` // where the user has signed in; "" in a record that an older release wrote
 	Server    string   // the server that the client may call
 	Scopes    []string // what the client may do at the server
 	Client    string   // the client's id

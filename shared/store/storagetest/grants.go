@@ -9,7 +9,7 @@ import (
 // aGrant returns a grant with every field filled.
 func aGrant(id string) storage.Grant {
 	return storage.Grant{
-		ID: id, Rev: 1, Tenant: "acme", Principal: "corp:<é>", Server: "files", Scopes: []string{"mcp", "files:write"},
+		ID: id, Rev: 1, Tenant: "acme", Principal: "corp:<é>", Issuer: "https://login.example", Server: "files", Scopes: []string{"mcp", "files:write"},
 		Client: "https://client.example/é.json", Name: "Client <é>", Host: "client.example", Props: []byte(`{"plan":"é"}`), Claims: []byte(`{"groups":["é"]}`),
 		Current: []byte("\x00\xff current"), Previous: []byte("\x00 previous"), Before: []byte("\xfe before"), Salt: []byte("\xff salt"),
 		Created: past(), Rotated: now(), Revoked: now(), Expires: future(),
