@@ -2,7 +2,10 @@ package box
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"syscall"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
 )
@@ -51,9 +54,19 @@ func (k *keeping) save(intact bool) {
 	case !intact:
 		log.Warn("workspace not saved, because its process failed; the earlier snapshot remains")
 	default:
-		ctx, done := context.WithTimeout(b.saves, saveTime)
-		defer done()
-		err := b.server.Keeper.Save(ctx, name, owner, workspace, staged)
+		try := func() error {
+			ctx, done := context.WithTimeout(b.saves, saveTime)
+			defer done()
+			return b.server.Keeper.Save(ctx, name, owner, workspace, staged)
+		}
+		err := try()
+		for (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)) && b.saves.Err() == nil {
+			select { // the box stays awake until the disk has room
+			case <-b.saves.Done():
+			case <-time.After(time.Second):
+				err = try()
+			}
+		}
 		if err != nil {
 			log.Warn("workspace not saved; the earlier snapshot remains", "error", err)
 			return

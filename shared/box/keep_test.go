@@ -3,10 +3,12 @@ package box
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -79,7 +81,13 @@ func calls(t *testing.T, k *keeperHand, want ...string) {
 }
 
 func TestWorkspaceIsRestoredBeforeAndSavedAfterAProcess(t *testing.T) {
-	k := &keeperHand{}
+	full := []error{&os.PathError{Op: "write", Err: syscall.ENOSPC}}
+	k := &keeperHand{save: func(context.Context) (err error) {
+		if len(full) > 0 {
+			err, full = full[0], nil
+		}
+		return err
+	}}
 	r, _ := withKeeper(t, "plain", k, func(s *Server) { s.Idle = 20 * time.Millisecond })
 	k.alive = func() bool {
 		return slices.ContainsFunc(r.Processes(), func(p ProcessStatus) bool { return commontest.Alive(p.PID) })
@@ -88,7 +96,7 @@ func TestWorkspaceIsRestoredBeforeAndSavedAfterAProcess(t *testing.T) {
 	r.state(t, Stopped)
 	r.result(r.call("2", "echo", "{}"))
 	r.state(t, Stopped)
-	calls(t, k, "restore s of s", "save s of s", "restore s of s", "save s of s")
+	calls(t, k, "restore s of s", "save s of s", "save s of s", "restore s of s", "save s of s")
 }
 
 func TestBoxIsNotIdleBeforeWorkspacesAreSaved(t *testing.T) {
