@@ -79,14 +79,6 @@ func commit(t *testing.T) string {
 // paths are the packages of the programs.
 var paths = map[string]string{"dormouse": "github.com/dormouse-mcp/dormouse/infra/cmd/dormouse", "dormouse-keeper": "github.com/dormouse-mcp/dormouse/infra/keeper/dormouse-keeper"}
 
-// programsOf returns the programs of an archive.
-func programsOf(platform string) []string {
-	if strings.HasPrefix(platform, "linux_") {
-		return []string{"dormouse", "dormouse-keeper"}
-	}
-	return []string{"dormouse"}
-}
-
 func TestEachArchiveHasTheProgramsOfItsPlatform(t *testing.T) {
 	head, all := commit(t), archives(t)
 	for _, platform := range []string{"darwin_amd64", "darwin_arm64", "linux_amd64", "linux_arm64"} {
@@ -99,7 +91,11 @@ func TestEachArchiveHasTheProgramsOfItsPlatform(t *testing.T) {
 		slices.Sort(files)
 		goos, goarch, _ := strings.Cut(platform, "_")
 		want := []string{"-rw-r--r-- LICENSE", "-rw-r--r-- README.md"}
-		for _, name := range programsOf(platform) {
+		programs := []string{"dormouse"}
+		if goos == "linux" {
+			programs = append(programs, "dormouse-keeper")
+		}
+		for _, name := range programs {
 			want = append(want, "-rwxr-xr-x "+name)
 			info, err := buildinfo.ReadFile(filepath.Join(folder, name))
 			commontest.OK(t, err)

@@ -174,15 +174,6 @@ func (i *installs) installed(server, file string) string {
 	return string(text)
 }
 
-// elsewhere makes this machine a new one that has only the locks of the old one.
-func (i *installs) elsewhere() {
-	i.t.Helper()
-	other := filepath.Join(i.t.TempDir(), "locks")
-	commontest.OK(i.t, os.Rename(filepath.Join(i.at.cache, "locks"), other))
-	i.forget()
-	i.at.locks = other
-}
-
 // forget removes the caches, including those of npm and pip.
 func (i *installs) forget() {
 	i.t.Helper()
@@ -212,7 +203,11 @@ func TestLockGivesTheSamePackagesEverywhere(t *testing.T) {
 	both("1.0.0")
 	publish("2.0.0")
 	both("1.0.0")
-	i.elsewhere()
+	// A new machine has only the locks of the old one.
+	locks := filepath.Join(t.TempDir(), "locks")
+	commontest.OK(t, os.Rename(filepath.Join(i.at.cache, "locks"), locks))
+	i.forget()
+	i.at.locks = locks
 	both("1.0.0")
 
 	// The registry now has other bytes for the same version, as after an attack.

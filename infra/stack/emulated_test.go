@@ -57,7 +57,9 @@ func TestTheStackIsCreatedUpdatedAndDeleted(t *testing.T) {
 	e.change("update", "BoxFunctions=on", "Spot=true", "Metrics=on", "AlarmEmail=ops@example.com",
 		"Concurrency=1000", "AccessLogs=on", "Protect=on")
 	e.change("update", "Protect=off")
-	named := e.change("update", "DomainName=mcp.example.com", "SocketDomainName=ws.example.com", "HostedZoneId="+e.zone(),
+	var zone string
+	e.do(&zone, "zone")
+	named := e.change("update", "DomainName=mcp.example.com", "SocketDomainName=ws.example.com", "HostedZoneId="+zone,
 		"CertificateArn=arn:aws:acm:us-east-1:000000000000:certificate/1", "WebAclArn=arn:aws:wafv2:us-east-1:000000000000:regional/webacl/a/1")
 	e.resolved(named)
 	e.lines(named)
@@ -284,13 +286,6 @@ func (e *emulator) has(variable, want string) {
 			e.t.Errorf("%s has %s=%s, want %s", name, variable, got, want)
 		}
 	}
-}
-
-// zone returns the id of a hosted zone of the owner's.
-func (e *emulator) zone() (id string) {
-	e.t.Helper()
-	e.do(&id, "zone")
-	return id
 }
 
 // do makes a step of testdata/emulate.py, and decodes what came of it.

@@ -67,7 +67,10 @@ func TestAStackGoesOnWithARestoredTable(t *testing.T) {
 	d.do(nil, "lose", made.Resources["Table"])
 
 	again := d.table(table)
-	d.restored(table)
+	var s struct{ Expires, Recovers string }
+	if d.do(&s, "settings", table); s.Expires != "x" || s.Recovers != "ENABLED" { // AWS leaves them off
+		t.Errorf("the restored table has the settings %+v", s)
+	}
 	made = d.change("update", "RestoredTable="+table)
 	if made.Outputs["TableName"] != table || !strings.Contains(made.Outputs["FirstKey"], "dynamodb:"+table+"?") {
 		t.Errorf("the outputs name another table: %v", made.Outputs)
@@ -136,15 +139,6 @@ func (d *drill) restore() string {
 		d.t.Fatalf("make restore: %v\n%s", err, said)
 	}
 	return strings.TrimSpace(said[strings.Index(said, "make deploy"):])
-}
-
-// restored checks that a table has the settings that AWS leaves off in a restored one.
-func (e *emulator) restored(table string) {
-	e.t.Helper()
-	var s struct{ Expires, Recovers string }
-	if e.do(&s, "settings", table); s.Expires != "x" || s.Recovers != "ENABLED" {
-		e.t.Errorf("the restored table has the settings %+v", s)
-	}
 }
 
 // line runs the command line of an output in a folder with the servers file, and returns

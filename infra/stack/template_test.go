@@ -272,13 +272,6 @@ func TestNoAccountRegionOrProfileIsBakedIn(t *testing.T) {
 
 func root(parts ...string) string { return filepath.Join(append([]string{"..", ".."}, parts...)...) }
 
-// dashboard returns the JSON of the dashboard.
-func (s stack) dashboard(t *testing.T) string {
-	t.Helper()
-	seen := s.nested(t, "Seen")
-	return seen.value(seen.get(t, "Dashboard", "AWS::CloudWatch::Dashboard")["DashboardBody"])
-}
-
 // An alarm or a widget without data looks like a healthy stack. So functions must write
 // every metric that is watched.
 func TestWhatIsWatchedIsWritten(t *testing.T) {
@@ -295,7 +288,8 @@ func TestWhatIsWatchedIsWritten(t *testing.T) {
 			watched = append(watched, m[1])
 		}
 	}
-	board := s.dashboard(t)
+	seen := s.nested(t, "Seen")
+	board := seen.value(seen.get(t, "Dashboard", "AWS::CloudWatch::Dashboard")["DashboardBody"])
 	if !json.Valid([]byte(board)) {
 		t.Errorf("the dashboard is no JSON: %s", board)
 	}

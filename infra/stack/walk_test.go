@@ -65,7 +65,8 @@ func TestAStrangersWalk(t *testing.T) {
 	if !slices.Equal(args[:5], []string{"mcp", "add", "--transport", "http", "counter"}) || args[6] != "--header" {
 		t.Fatalf("claude is asked %q", args)
 	}
-	client := w.connect(args[5], args[7])
+	client, err := w.dial(args[5], args[7])
+	commontest.OK(t, err)
 	w.says(client, 41, "41")
 	// 4. the output PushServers
 	commontest.OK(t, os.WriteFile(filepath.Join(w.clone, "servers.json"), []byte(strings.Replace(walked, "{\"counter\"", "{\"job\":{\"x-dormouse\":{\"native\":\"job\"}},\"counter\"", 1)), 0o600))
@@ -323,14 +324,6 @@ func line(t *testing.T, said, begin string) string {
 	}
 	t.Fatalf("%q is not in\n%s", begin, said)
 	return ""
-}
-
-// connect opens a session with go-sdk's client.
-func (w *walk) connect(url, header string) *mcp.ClientSession {
-	w.t.Helper()
-	s, err := w.dial(url, header)
-	commontest.OK(w.t, err)
-	return s
 }
 
 func (w *walk) dial(url, header string) (*mcp.ClientSession, error) {

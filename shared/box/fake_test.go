@@ -244,7 +244,8 @@ func (f *fake) call(name string, m wire.Message, args json.RawMessage) {
 		say(string(wire.NewRequest(args, wire.MethodCreateMessage, json.RawMessage(`{"x":1}`))))
 	case "big":
 		n, _ := strconv.Atoi(string(args))
-		answer(m.ID, `"`+bigText(n)+`"`)
+		const part = "aé漢😀z" // of one to four bytes, so the borders of buffers fall inside characters
+		answer(m.ID, `"`+strings.Repeat(part, n/len(part)+1)+`"`)
 	case "die":
 		fmt.Fprintln(os.Stderr, "out of cheese")
 		os.Exit(3)
@@ -294,13 +295,6 @@ func sleeper(away bool) int {
 		os.Exit(98)
 	}
 	return c.Process.Pid
-}
-
-// bigText returns at least n bytes of text. Its characters have one to four bytes, so the
-// borders of buffers fall inside characters.
-func bigText(n int) string {
-	const part = "aé漢😀z"
-	return strings.Repeat(part, n/len(part)+1)
 }
 
 // write writes a text to stdout unchanged. It ends the server if the reader is gone.

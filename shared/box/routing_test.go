@@ -93,13 +93,6 @@ func (k *talk) said(raw string) bool {
 	}
 }
 
-func (k *talk) cancelled(raw string) bool {
-	k.t.Helper()
-	m, err := wire.Parse([]byte(raw))
-	commontest.OK(k.t, err)
-	return k.cancel(nil, m) != nil
-}
-
 // wantOut compares lines with what was sent since its last call. %s in a line stands for
 // the id of the question.
 func (k *talk) wantOut(lines ...string) {
@@ -255,7 +248,9 @@ func TestQuestionIsForgottenWithACallThatIsCancelled(t *testing.T) {
 	k := newTalk(t)
 	k.request(&stream{id: "a", open: 1}, `{"jsonrpc":"2.0","id":1,"method":"m"}`)
 	k.said(`{"jsonrpc":"2.0","id":5,"method":"elicitation/create"}`)
-	k.cancelled(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+	cancel, err := wire.Parse([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`))
+	commontest.OK(t, err)
+	k.cancel(nil, cancel)
 	if open := k.openQuestions(nil); open != nil || !k.idle() {
 		t.Errorf("open questions %q after the end of the call", open)
 	}

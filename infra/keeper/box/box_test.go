@@ -31,14 +31,6 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// equal reports an error if got is not want.
-func equal[T comparable](t testing.TB, what string, want, got T) {
-	t.Helper()
-	if got != want {
-		t.Errorf("%s: %v, not %v", what, got, want)
-	}
-}
-
 // The flags for gVisor are strings, so the compiler does not notice if a version of gVisor lacks
 // one.
 func TestGVisorHasTheFlagsThatAreGiven(t *testing.T) {
@@ -102,7 +94,9 @@ func TestASentryKnowsTheCallsThatAreMade(t *testing.T) {
 		b, err := Prepare(Spec{Image: empty, Args: []string{"/end"}, Stdio: [3]*os.File{null, null, null}})
 		must(t, err)
 		err = b.call(method, arg, nil)
-		equal(t, method, method == unknown, err != nil && strings.Contains(err.Error(), "unknown method"))
+		if refused := err != nil && strings.Contains(err.Error(), "unknown method"); refused != (method == unknown) {
+			t.Errorf("%s: %v", method, err)
+		}
 		b.Close()
 	}
 }

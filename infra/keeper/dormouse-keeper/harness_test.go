@@ -248,14 +248,6 @@ func (r ran) said(t testing.TB, want map[string]string) {
 	}
 }
 
-// saidOf checks a part of what the server wrote about deeds.
-func (r ran) saidOf(t testing.TB, parts map[string]string) {
-	t.Helper()
-	for deed, part := range parts {
-		has(t, deed, part, r.says(deed))
-	}
-}
-
 // ended checks the exit code.
 func (r ran) ended(t testing.TB, code int) ran {
 	t.Helper()

@@ -32,14 +32,6 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// check reports an error, if there is one. The test goes on.
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Error(err)
-	}
-}
-
 // equal reports an error if got is not want.
 func equal[T comparable](t testing.TB, what string, want, got T) {
 	t.Helper()

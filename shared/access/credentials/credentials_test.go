@@ -142,18 +142,13 @@ func TestPageOpenedBySomebodyElseStoresNothing(t *testing.T) {
 		// Ada is known to the page already.
 		own := victim.identified("/connect?server=issues", "ada")
 		commontest.EqualIn(t, "ada, whom the page knows, opens mallory's link", http.StatusForbidden, victim.follow(urls[0], nil).status)
-		forged := with(fields(own.body, "notes"), "e", queryOf(t, urls[1]).Get("e"), "action", "connect", "secret", "key of ada")
+		link, err := url.Parse(urls[1])
+		commontest.OK(t, err)
+		forged := with(fields(own.body, "notes"), "e", link.Query().Get("e"), "action", "connect", "secret", "key of ada")
 		commontest.EqualIn(t, "ada's form with mallory's link", http.StatusForbidden, victim.follow("/connect", forged).status)
 		commontest.EqualIn(t, "codes that were redeemed", 0, s.third.count("authorization_code"))
 		commontest.EqualIn(t, "secrets that were stored", 0, len(s.values("ada"))+len(s.values("mallory")))
 	})
-}
-
-func queryOf(t *testing.T, text string) url.Values {
-	t.Helper()
-	u, err := url.Parse(text)
-	commontest.OK(t, err)
-	return u.Query()
 }
 
 func TestAnswerOfTheThirdPartyBelongsToTheBrowserThatBegan(t *testing.T) {

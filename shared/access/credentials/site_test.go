@@ -54,8 +54,11 @@ func newSite(t *testing.T, inner storage.Store) *site {
 	if inner == nil {
 		inner = storagetest.NewMemory()
 	}
+	p := &third{}
+	p.Server = httptest.NewServer(http.HandlerFunc(p.serve))
+	t.Cleanup(p.Close)
 	return &site{
-		t: t, store: storagetest.NewCounting(inner), third: newThird(t), secret: secret('a'), box: &asleep{}, log: &commontest.Lines{},
+		t: t, store: storagetest.NewCounting(inner), third: p, secret: secret('a'), box: &asleep{}, log: &commontest.Lines{},
 		servers: map[string][]string{"issues": {"github", "notes"}, "deals": {"crm"}, "plain": nil},
 	}
 }
@@ -144,13 +147,6 @@ type third struct {
 	during   func()        // called during each request; nil for nothing
 	serial   int
 	verifier string // code_challenge of the last authorization
-}
-
-func newThird(t *testing.T) *third {
-	p := &third{}
-	p.Server = httptest.NewServer(http.HandlerFunc(p.serve))
-	t.Cleanup(p.Close)
-	return p
 }
 
 func (p *third) serve(w http.ResponseWriter, r *http.Request) {

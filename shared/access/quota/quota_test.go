@@ -31,12 +31,10 @@ type world struct {
 
 func inTime(t *testing.T, file string, test func(t *testing.T, w *world)) {
 	t.Helper()
-	storetest.InTime(t, func(t *testing.T, open storetest.Open) { test(t, newWorld(t, open, file)) })
-}
-
-func newWorld(t *testing.T, open storetest.Open, file string) *world {
-	count := storagetest.NewCounting(open(t))
-	return &world{t: t, open: open, store: storagetest.NewFaulty(count, 1, storagetest.Faults{}), count: count, file: file}
+	storetest.InTime(t, func(t *testing.T, open storetest.Open) {
+		count := storagetest.NewCounting(open(t))
+		test(t, &world{t: t, open: open, store: storagetest.NewFaulty(count, 1, storagetest.Faults{}), count: count, file: file})
+	})
 }
 
 func (w *world) instance() *quota.Limiter { return w.instanceOn(w.store) }

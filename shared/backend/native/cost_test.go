@@ -68,24 +68,19 @@ const keyedCall = `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name
 
 const subscribe = `{"jsonrpc":"2.0","id":7,"method":"resources/subscribe","params":{"uri":"note://1"}}`
 
-// asking makes a call that asks its client. pausing makes a call that pauses, and waits
-// until its alarm is due.
+// asking makes a call that asks its client.
 func asking(w *world, c legacy, s *spent) {
 	s.first = c.tool("ask", `{"text":"form"}`)
 	s.asked = asked(w.t, s.first.messages(w.t))["elicitation/create"]
 }
 
-func pausing(w *world, c legacy, s *spent) {
-	c.tool("job", `{}`)
-	due := w.due()
-	s.alarm = due[0]
-	time.Sleep(time.Until(s.alarm.At))
-}
-
-func setting(w *world, c legacy, s *spent) {
-	c.tool("wake", `{}`)
-	s.alarm = w.due()[0]
-	time.Sleep(time.Until(s.alarm.At))
+// awaiting calls a tool that sets an alarm, and waits until the alarm is due.
+func awaiting(tool string) func(*world, legacy, *spent) {
+	return func(w *world, c legacy, s *spent) {
+		c.tool(tool, `{}`)
+		s.alarm = w.due()[0]
+		time.Sleep(time.Until(s.alarm.At))
+	}
 }
 
 func ringing(w *world, _ legacy, s *spent) { w.handle(s.alarm) }
@@ -109,12 +104,12 @@ func nativePrices() []price {
 			w.executed()
 		}},
 		{name: "a call that pauses, its response held for 25 s", do: calling("job", `{}`)},
-		{name: "its alarm, and the round to the next pause", before: pausing, do: ringing},
+		{name: "its alarm, and the round to the next pause", before: awaiting("job"), do: ringing},
 		{name: "tools/call that changes a value (native.Update)", do: calling("count", `{}`)},
 		{name: "tools/call that initializes (State.Once)", do: calling("init", `{}`)},
 		{name: "the same when that has been done", before: calling("init", `{}`), do: calling("init", `{}`)},
 		{name: "tools/call that sets an alarm (Session.WakeAt)", do: calling("wake", `{}`)},
-		{name: "that alarm, and its handler", before: setting, do: ringing},
+		{name: "that alarm, and its handler", before: awaiting("wake"), do: ringing},
 		{name: "resources/subscribe", server: news, do: posting(subscribe)},
 		{name: "tools/call that tells one subscriber (Session.ResourceUpdated)", server: news, before: posting(subscribe), do: calling("touch", `{}`)},
 	}

@@ -199,11 +199,6 @@ func TestCallThatHasEndedDoesNotGoOnAfterItsPause(t *testing.T) {
 	}
 }
 
-func (c legacy) cancels() {
-	c.t.Helper()
-	commontest.EqualIn(c.t, "a cancel is answered with", http.StatusAccepted, c.post(cancelled).status)
-}
-
 const cancelled = `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`
 
 // A call that has begun may have done something, whether it is executed now, asks or pauses. A call of
@@ -229,7 +224,7 @@ func TestCancelAndDeleteEndACall(t *testing.T) {
 				commontest.OK(t, err)
 				begun := time.Now()
 				if by == "cancel" {
-					l.cancels()
+					commontest.EqualIn(t, "a cancel is answered with", http.StatusAccepted, l.post(cancelled).status)
 				} else {
 					commontest.Equal(t, http.StatusNoContent, l.do(l.request("DELETE", "")).status)
 				}

@@ -54,8 +54,10 @@ type costs struct {
 
 func countedOn(t *testing.T, store storage.Store) *counted {
 	c := &counted{store: storagetest.NewCounting(store), idle: time.Now(), executed: map[string]int{}, asked: map[storage.ID]map[string]chan []byte{}}
+	sealer, err := relayserver.NewSealer([]byte(strings.Repeat("k", 32)))
+	commontest.OK(t, err)
 	config := relayserver.Config{
-		Store: c.store, Sealer: newSealer(t), Poster: c, Fleet: c, Clients: readers{},
+		Store: c.store, Sealer: sealer, Poster: c, Fleet: c, Clients: readers{},
 		Launch: func(storage.Box) (map[string]string, error) { return map[string]string{}, nil },
 	}
 	c.host = sessions.New(c.store, relayserver.NewBackend(config), sessions.Limits{})

@@ -1,25 +1,16 @@
 package relay_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
 )
-
-func newSealer(t testing.TB) *relayserver.Sealer {
-	t.Helper()
-	s, err := relayserver.NewSealer(bytes.Repeat([]byte("k"), 32))
-	commontest.OK(t, err)
-	return s
-}
 
 // caller is the client of counted, and handshake its server's answer to initialize.
 var caller = sessions.Caller{

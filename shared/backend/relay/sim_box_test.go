@@ -55,12 +55,6 @@ type simCall struct {
 
 var _ frame.Executor = (*simBox)(nil)
 
-func newSimBox(p *simProc) *simBox {
-	return &simBox{
-		w: p.w, p: p, a: p.w.actor(p.name + "/box"), sessions: map[storage.ID]*simSession{}, calls: map[storage.StreamID]*simCall{}, last: time.Now(),
-	}
-}
-
 func (x *simBox) Deliver(d frame.Deliver) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

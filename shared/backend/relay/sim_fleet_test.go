@@ -122,7 +122,9 @@ func (p *simProc) live() {
 	}
 	gen, err := strconv.ParseInt(p.task.Env[frame.EnvGeneration], 10, 64)
 	w.breaksIf(err != nil, "a task was started for generation %q", p.task.Env[frame.EnvGeneration])
-	p.box = newSimBox(p)
+	p.box = &simBox{
+		w: w, p: p, a: w.actor(p.name + "/box"), sessions: map[storage.ID]*simSession{}, calls: map[storage.StreamID]*simCall{}, last: time.Now(),
+	}
 	if p.task.Place == fleet.Inside {
 		p.liveInside()
 		return
@@ -301,14 +303,6 @@ func (f *simFleet) with(match func(fleet.Status) bool) []*simProc {
 		defer p.mu.Unlock()
 		return !match(p.status)
 	})
-}
-
-// alive names the tasks that have not stopped.
-func (f *simFleet) alive() (out []string) {
-	for _, p := range f.unstopped() {
-		out = append(out, fmt.Sprintf("task %s has not stopped", p.name))
-	}
-	return out
 }
 
 // Stop implements fleet.Fleet. In worlds whose clocks are right, the test fails if the

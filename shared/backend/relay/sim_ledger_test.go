@@ -60,13 +60,6 @@ type utterance struct {
 	due     bool // the event was sent while a request was in flight, so the box could not fall asleep before the event was stored
 }
 
-func newLedger() *ledger {
-	return &ledger{
-		owners: map[storage.ID]string{}, labels: map[storage.StreamID]string{}, byID: map[simRound]string{}, runs: map[string]execution{},
-		spoken: map[storage.ID]map[speaker][]utterance{},
-	}
-}
-
 // owns records which client a session belongs to. That never changes.
 func (l *ledger) owns(w *world, id storage.ID, client string) {
 	l.mu.Lock()

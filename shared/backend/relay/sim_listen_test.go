@@ -34,7 +34,7 @@ func (c *simClient) listen() {
 		from := last
 		name := fmt.Sprintf("%s/listen%d", c.name, n)
 		c.respond(name, func(ctx context.Context, a *actor, p *response) {
-			call, err := c.listenFrom(ctx, from)
+			call, err := c.w.host().Listen(ctx, c.caller, c.id, from)
 			if err != nil || a.step(ctx) != nil {
 				a.tell("%v", err)
 				gone = errors.Is(err, storage.NotFound)
@@ -59,10 +59,6 @@ func (c *simClient) listen() {
 		}
 		_ = nap(w.ctx, retry+draw(w.random(name), 100*time.Millisecond))
 	}
-}
-
-func (c *simClient) listenFrom(ctx context.Context, last string) (*sessions.Call, error) {
-	return c.w.host().Listen(ctx, c.caller, c.id, last)
 }
 
 // opening returns the first cursor of a response: the one before the first event. While

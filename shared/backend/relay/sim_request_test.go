@@ -165,7 +165,9 @@ func (r *simRequest) take(call *sessions.Call, p *response, events []storage.Eve
 			r.c.w.tell(r.c.name, "sees event %d of %s: %.100s", e.Index, r.label, e.Raw)
 			r.seen = append(r.seen, e)
 			r.last, r.done = call.ID(e).String(), e.Final
-			r.c.answerTo(e.Raw)
+			if m, err := wire.Parse(e.Raw); err == nil && m.Kind == wire.Request {
+				r.c.w.answer(m, func(name string, answer []byte) { _ = r.c.tell(name, answer) })
+			}
 		}
 	})
 }
@@ -208,13 +210,6 @@ func (r *simRequest) resume() {
 			return // the session was never initialized, or was ended
 		}
 		_ = nap(w.ctx, retry+draw(w.random(name), 100*time.Millisecond))
-	}
-}
-
-// answerTo answers an event if the event is a question.
-func (c *simClient) answerTo(raw []byte) {
-	if m, err := wire.Parse(raw); err == nil && m.Kind == wire.Request {
-		c.w.answer(m, func(name string, answer []byte) { _ = c.tell(name, answer) })
 	}
 }
 

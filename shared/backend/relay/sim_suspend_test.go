@@ -42,12 +42,6 @@ type simAsking struct {
 	count int
 }
 
-// simState returns a request's state. It names the questions, and their round, whose
-// answers the request must bring.
-func simState(stream storage.StreamID, round int, label string, first, count int) string {
-	return fmt.Sprintf("%s %d %s %d %d", stream, round, label, first, count)
-}
-
 // answered checks that a request of a later round brings the answers to its own questions,
 // and no others.
 func (x *simBox) answered(c *simCall, m wire.Message) {
@@ -111,7 +105,7 @@ func (x *simBox) suspendInTurn(c *simCall) {
 			raws = append(raws, string(wire.NewRequest(fmt.Appendf(nil, "%q", id), wire.MethodElicit,
 				fmt.Appendf(nil, `{"label":%q,"by":%q,"round":%d,"n":%d}`, r.label, x.p.name, c.round+1, first+n))))
 		}
-		params := fmt.Appendf(nil, `{"label":%q,"requestState":%q}`, r.label, simState(c.id, c.round+1, r.label, first, r.count))
+		params := fmt.Appendf(nil, `{"label":%q,"requestState":"%s %d %s %d %d"}`, r.label, c.id, c.round+1, r.label, first, r.count)
 		again = append(again, string(wire.NewRequest(m.ID, m.Method, params)))
 	}
 	s.Raw = []byte(again[0])

@@ -145,7 +145,10 @@ type world struct {
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
-	w := &world{t: t, seed: seed, begun: time.Now(), memory: storagetest.NewMemory(), ledger: newLedger()}
+	w := &world{t: t, seed: seed, begun: time.Now(), memory: storagetest.NewMemory(), ledger: &ledger{
+		owners: map[storage.ID]string{}, labels: map[storage.StreamID]string{}, byID: map[simRound]string{}, runs: map[string]execution{},
+		spoken: map[storage.ID]map[speaker][]utterance{},
+	}}
 	w.ctx, w.cancel = context.WithCancel(t.Context())
 	rng := w.random("world")
 	w.faults = drawFaults(rng)
@@ -281,7 +284,9 @@ func (w *world) noise() string {
 	if n := w.afoot.Load(); n > 0 {
 		noise = append(noise, fmt.Sprintf("%d things are under way", n))
 	}
-	noise = append(noise, w.fleet.alive()...)
+	for _, p := range w.fleet.unstopped() {
+		noise = append(noise, fmt.Sprintf("task %s has not stopped", p.name))
+	}
 	slices.Sort(noise)
 	return strings.Join(slices.Compact(noise), ", ")
 }

@@ -168,11 +168,6 @@ func (a *asylum) left(s3 *buckettest.S3) string {
 
 const nothingLeft = "0 objects, 0 items, due: false"
 
-func (a *asylum) endsSession() {
-	a.t.Helper()
-	commontest.OK(a.t, a.host.End(a.t.Context(), a.caller, "s1"))
-}
-
 func (a *asylum) fallsAsleep() { a.changes(func(b *storage.Box) { b.State = storage.Asleep }) }
 
 // Whoever ends a session removes its snapshot if it has the right, and a sweep does so later.
@@ -202,7 +197,7 @@ func TestSnapshotOfASessionThatEndsGoes(t *testing.T) {
 			}
 			before := s3.Requests()
 			s3.Before(tt.down)
-			a.endsSession()
+			commontest.OK(t, a.host.End(t.Context(), a.caller, "s1"))
 			if !tt.forgets {
 				commontest.SameIn(t, "whoever ended it waited for the bucket", before, s3.Requests())
 			}

@@ -76,15 +76,10 @@ func onBench(t *testing.T, test func(b *bench), set ...func(*runner.Config)) {
 func onAwakeBench(t *testing.T, test func(b *bench), set ...func(*runner.Config)) {
 	t.Helper()
 	onBench(t, func(b *bench) {
-		b.wakeUp()
+		b.welcome(b.dialed(), benchGen)
+		b.emptyInbox()
 		test(b)
 	}, set...)
-}
-
-func (b *bench) wakeUp() {
-	b.t.Helper()
-	b.welcome(b.dialed(), benchGen)
-	b.emptyInbox()
 }
 
 func (b *bench) emptyInbox() {

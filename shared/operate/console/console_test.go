@@ -314,11 +314,6 @@ func TestTicketToAServerIsNoLink(t *testing.T) {
 	}
 }
 
-func mustRequest(t *testing.T, url string) *http.Request {
-	t.Helper()
-	return httptest.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-}
-
 // The console's own page can act for a visitor, and no other page can. The console does not rely on
 // SameSite.
 func TestPagesOfOthersAreRefused(t *testing.T) {
@@ -390,7 +385,7 @@ func TestPageLoadsNothingOfOthersAndIsKeptByBrowsers(t *testing.T) {
 	o := options(s)
 	o.SignIn = func() (string, string) { return `"><script>`, "https://mcp.example.com" }
 	w := httptest.NewRecorder()
-	console.New(o).ServeHTTP(w, mustRequest(t, "http://127.0.0.1:1"+console.Path))
+	console.New(o).ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1:1"+console.Path, nil))
 	commontest.Contains(t, "the page", `data-provider="&#34;&gt;&lt;script&gt;" data-endpoint="https://mcp.example.com"`, w.Body.String())
 }
 

@@ -278,18 +278,12 @@ func cutAll(t *testing.T, calls []diskCall, told []fact, chosen func(at int) boo
 		if !chosen(at + 1) {
 			continue
 		}
-		known := told[:sortedBefore(told, at+1)]
+		known, _ := slices.BinarySearchFunc(told, at+2, func(f fact, at int) int { return f.at - at })
 		for _, l := range []loss{loseAll, loseNone, loseSome} {
-			a.look(t, at+1, l, m.cut(l, r), known)
+			a.look(t, at+1, l, m.cut(l, r), told[:known])
 		}
 	}
 	return a
-}
-
-// sortedBefore returns how many facts were known after the first at calls of the disk.
-func sortedBefore(told []fact, at int) int {
-	n, _ := slices.BinarySearchFunc(told, at+1, func(f fact, at int) int { return f.at - at })
-	return n
 }
 
 // TestPowerCut cuts the power at any moment, with any part of the unsynced writes
