@@ -19,8 +19,10 @@ import (
 // OpenAI's connector takes JSON only. It is answered as soon as all its answers are there.
 func TestClientThatTakesJSONOnlyIsAnsweredInJSON(t *testing.T) {
 	grouped(t, 1, nil, func(t *testing.T, w *world) {
+		w.awake("s0")
 		w.backend.tool("chatty", func(r run) { r.say("one"); time.Sleep(time.Minute); r.say("two"); r.end(`{"content":[]}`) })
 		w.backend.tool("closes", func(r run) { r.pause("", time.Second); time.Sleep(20 * time.Second); r.end(`{"content":[]}`) })
+		w.backend.tool("asks", func(r run) { r.asks("q-1", elicit); r.answers("q-1"); r.end(`{"content":[]}`) })
 		w.backend.tool("both", func(r run) {
 			r.say("one")
 			r.append(`{"jsonrpc":"2.0","id":1,"result":{}}`, false)
@@ -33,7 +35,7 @@ func TestClientThatTakesJSONOnlyIsAnsweredInJSON(t *testing.T) {
 			}
 		}
 		c := w.visitAt("/s0/mcp")
-		for _, tool := range []string{"chatty", "closes", "echo"} {
+		for _, tool := range []string{"chatty", "closes", "echo", "asks"} {
 			check(tool, c.call(tool, "Accept", "application/*"))
 			check(tool+" at /mcp", w.visitAt("/mcp").call("s0__"+tool, "Accept", "application/*"))
 		}

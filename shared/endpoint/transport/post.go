@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"slices"
 	"time"
@@ -35,12 +36,13 @@ func postStreamable(x *exchange) error {
 		}
 		x.session = id
 		x.w.Header().Set(wire.HeaderSessionID, string(id))
-		return respond(x, call, false, x.until(x.opts.Limit))
+		return respond(x, call, false, x.until(x.opts.Limit), nil)
 	}
 	if err := x.sessionID(); err != nil {
 		return err
 	}
-	call, err := x.hand(endpoint, x.session, msgs, batch)
+	id := x.session // hand makes x.session that of a group's member
+	call, err := x.hand(endpoint, id, msgs, batch)
 	if rpc := answerOf(err); rpc != nil && !batch && msgs[0].Kind == wire.Request {
 		x.err = err
 		x.called.answered(rpc)
@@ -54,7 +56,17 @@ func postStreamable(x *exchange) error {
 		x.empty(http.StatusAccepted)
 		return nil
 	}
-	return respond(x, call, batch, x.until(hold(x, call)))
+	return respond(x, call, batch, x.until(hold(x, call)), func(question json.RawMessage) error {
+		m, err := wire.Parse(wire.ErrorResponse(question, &wire.Error{Code: wire.CodeInvalidRequest, Message: "the client takes no event stream, so it cannot be asked"}))
+		if err != nil {
+			return err
+		}
+		to, err := endpoint.Route(x.ctx(), id, []wire.Message{m}, false)
+		if err == nil {
+			_, err = to.Accept(x.ctx())
+		}
+		return err
+	})
 }
 
 // messages does the checks of a POST that come before its messages are known, and reads the
@@ -123,10 +135,10 @@ func window(x *exchange) time.Duration {
 // respond answers with plain JSON if only responses come within the window, and otherwise with an
 // event stream. If respond returns an error, it has sent nothing. If it returns nil, the request
 // has been accepted.
-func respond(x *exchange, call sessions.Response, batch bool, end time.Time) error {
+func respond(x *exchange, call sessions.Response, batch bool, end time.Time, refuse func(question json.RawMessage) error) error {
 	x.called.outlives(call)
 	if !takesStreams(x) {
-		return wait(x, call, batch)
+		return wait(x, call, batch, refuse)
 	}
 	events, err := gather(x, call, batch, earlier(time.Now().Add(window(x)), end))
 	if err != nil {
@@ -145,8 +157,8 @@ func respond(x *exchange, call sessions.Response, batch bool, end time.Time) err
 }
 
 // wait answers a client that takes no event stream, once all responses have come. The client does
-// not get the other messages of the server.
-func wait(x *exchange, call sessions.Response, batch bool) error {
+// not get the other messages of the server; refuse answers the questions among them.
+func wait(x *exchange, call sessions.Response, batch bool, refuse func(question json.RawMessage) error) error {
 	var responses []sessions.Event
 	accepted := false
 	for end := x.until(x.opts.Limit); !call.Done(); {
@@ -156,14 +168,19 @@ func wait(x *exchange, call sessions.Response, batch bool) error {
 			return unanswered(err)
 		case err != nil:
 			return err
-		case len(events) == 0 && !call.Done():
+		case len(events) == 0 && !call.Done() && !time.Now().Before(end):
 			return context.DeadlineExceeded
 		}
 		accepted = true
 		x.saw(events)
 		for _, e := range events {
-			if len(e.Raw) > 0 && isResponse(e.Raw) {
+			switch id := wire.Lookup(e.Raw, "id"); {
+			case len(e.Raw) > 0 && isResponse(e.Raw):
 				responses = append(responses, e)
+			case id != nil:
+				if err := refuse(id); err != nil {
+					return unanswered(err)
+				}
 			}
 		}
 	}
