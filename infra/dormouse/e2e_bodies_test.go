@@ -40,6 +40,8 @@ func TestE2EBodiesAreReadByTheirRoleOnly(t *testing.T) {
 	}})
 	m.ours(`{"audit": {"bodies": "auditor"}}`)
 	m.env = append(m.env, "OTEL_EXPORTER_OTLP_ENDPOINT="+collector.URL, "OTEL_BSP_SCHEDULE_DELAY=100", "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1")
+	commontest.OK(t, os.MkdirAll(filepath.Join(m.data, "bodies"), 0o700))
+	commontest.OK(t, os.WriteFile(filepath.Join(m.data, "bodies", "bodies.log"), []byte(`{"time":"2026-11`), 0o600)) // a full disk has cut this line
 	m.start("--access", "keys")
 	keyOf := func(tenant, role string) string {
 		return m.keys("create", tenant+"-"+role, "--tenant", tenant, "--all-servers", "--role", role)

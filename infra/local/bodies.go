@@ -2,6 +2,7 @@ package local
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -134,7 +135,8 @@ func readLines(ctx context.Context, name string, to *said.Reader) error {
 	for ctx.Err() == nil {
 		text, err := lines.ReadBytes('\n')
 		var line said.Line
-		if json.Unmarshal(text, &line) == nil { // a line that a loss of power has cut is skipped
+		whole := text[max(0, bytes.LastIndex(text, []byte(`{"time":`))):] // without a line before it that a full disk or a loss of power has cut
+		if json.Unmarshal(whole, &line) == nil {
 			to.Add(line)
 		}
 		if errors.Is(err, io.EOF) {
