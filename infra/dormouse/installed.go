@@ -189,6 +189,9 @@ func (c *installServiceCommand) check(m *serviceManager) error {
 			if strings.HasPrefix(m.program, hidden) {
 				return fmt.Errorf("the service cannot see %s: install -m 755 %s /usr/local/bin/, and type this again", m.program, quoted(m.program))
 			}
+			if strings.HasPrefix(c.Servers, hidden) {
+				return fmt.Errorf("the service cannot see %s: put the file into /etc/dormouse, and leave --servers out", c.Servers)
+			}
 		}
 		if c.Data != "" && c.Data != data {
 			return errors.New("the service of the system has its data in /var/lib/dormouse: leave --data out")
@@ -206,6 +209,9 @@ func (c *installServiceCommand) check(m *serviceManager) error {
 	parser := kong.Must(&all, kong.Name("dormouse"), kong.Vars{"version": "", "platform": ""}, kong.Exit(func(int) {}), kong.Writers(io.Discard, io.Discard))
 	if _, err := parser.Parse(slices.Concat([]string{"run"}, c.Flags)); err != nil {
 		return failure{exitUsage, fmt.Errorf("dormouse run %s: %w", strings.Join(c.Flags, " "), err)}
+	}
+	if m.root() && (all.Run.Listen != "" || all.Run.Sockets != "") {
+		return errors.New("the service of the system listens where its socket unit says: leave --listen and --sockets out, and afterwards type systemctl edit dormouse.socket (docs/vps.md)")
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -55,7 +56,7 @@ systemctl --user disable --now dormouse.service
 systemctl --user daemon-reload
 `},
 		{"systemd as root", "linux", 0, map[string][]string{
-			"etc/dormouse.service": {`ExecStart=/usr/local/bin/dormouse run --servers "ROOT/my servers/servers.json" --data %S/dormouse --port 9000 --public-url https://x/$$1 $DORMOUSE_FLAGS`, "DynamicUser=yes"},
+			"etc/dormouse.service": {`ExecStart=/usr/local/bin/dormouse run --servers "ROOT/my servers/servers.json" --data %S/dormouse --public-url https://x/$$1 $DORMOUSE_FLAGS`, "DynamicUser=yes"},
 			"etc/dormouse.socket":  {"ListenStream=127.0.0.1:8787"},
 		}, `systemctl daemon-reload
 systemctl enable dormouse.socket dormouse.service
@@ -81,6 +82,11 @@ launchctl bootout gui/501/mcp.dormouse
 				t.Errorf("status before: %v", f)
 			}
 			c := installServiceCommand{Servers: servers, Flags: []string{"--", "--port", "9000", "--public-url", "https://x/$1"}}
+			if m.root() {
+				commontest.Contains(t, "the socket unit listens", "dormouse.socket", fmt.Sprint(c.install(t.Context(), m)))
+				commontest.Contains(t, "the unit has ProtectHome", "cannot see", fmt.Sprint((&installServiceCommand{Servers: "/home/ada/servers.json"}).install(t.Context(), m)))
+				c.Flags = []string{"--public-url", "https://x/$1"}
+			}
 			commontest.OK(t, c.install(t.Context(), m))
 			for path, lines := range test.files {
 				content, err := os.ReadFile(filepath.Join(root, path))
