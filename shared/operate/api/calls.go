@@ -128,7 +128,7 @@ func (x *exchange) series() (any, error) {
 		since = time.Now().Add(-day)
 	}
 	query := x.r.URL.Query()
-	step, err := spanOf(query.Get("step"))
+	step, err := spanOf(query, "step")
 	if err != nil {
 		return nil, err
 	}
@@ -264,7 +264,7 @@ func (c Caller) servers() []string {
 
 // since returns the time from which the request asks for records; the zero time for all.
 func (x *exchange) since() (time.Time, error) {
-	span, err := spanOf(x.r.URL.Query().Get("since"))
+	span, err := spanOf(x.r.URL.Query(), "since")
 	if err != nil || span == 0 {
 		return time.Time{}, err
 	}

@@ -79,7 +79,7 @@ type Vitals struct {
 
 const (
 	noEdits  missing = "the servers file is not changed here: that of a stack changes by dormouse push"
-	noVitals missing = "only dormouse run tells of its machine: to its user, and to holders of keys for all servers"
+	noVitals missing = "only dormouse run tells of its machine: to its user, and to holders of keys for all servers of the tenant default"
 	noLimits missing = "limits are not set here; dormouse quotas sets them"
 )
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -176,7 +177,7 @@ func (x *exchange) logs() (any, error) {
 		of.Lines = n
 	}
 	var err error
-	if of.Since, err = spanOf(query.Get("since")); err != nil {
+	if of.Since, err = spanOf(query, "since"); err != nil {
 		return nil, err
 	}
 	write, readable := x.lines(), map[string]bool{}
@@ -221,14 +222,15 @@ func (x *exchange) mayRead(o Output) (bool, error) {
 	return known, nil
 }
 
-// spanOf parses a length of time such as 90m or 36h; "" is 0.
-func spanOf(text string) (time.Duration, error) {
+// spanOf parses the parameter name of a query, a length of time such as 90m or 36h; "" is 0.
+func spanOf(query url.Values, name string) (time.Duration, error) {
+	text := query.Get(name)
 	if text == "" {
 		return 0, nil
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
-		return 0, storage.Errorf(storage.Invalid, "since is %q; use a time such as 90m or 36h", text)
+		return 0, storage.Errorf(storage.Invalid, "%s is %q; use a time such as 90m or 36h", name, text)
 	}
 	return d, nil
 }
