@@ -92,9 +92,8 @@ func (r *rig) publish(reference string, config []string, files ...string) {
 		for _, name := range files {
 			text := name + " for " + arch
 			commontest.OK(r.t, w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(text)), Mode: 0o644}))
-			if _, err := io.WriteString(w, text); err != nil {
-				r.t.Fatal(err)
-			}
+			_, err := io.WriteString(w, text)
+			commontest.OK(r.t, err)
 		}
 		commontest.OK(r.t, w.Close())
 		tag := r.host + "/" + reference + "-" + arch

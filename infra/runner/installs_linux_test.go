@@ -99,9 +99,8 @@ func TestABoxThatHasEndedReleasesItsInstalls(t *testing.T) {
 	i, _ := published(t)
 	log := slog.New(slog.DiscardHandler)
 	p := &prepared{box: newBox(parsed(t, `{"command": "npx", "args": ["-y", "srv"]}`), i.setup(), log), at: i.at, release: func() error { return nil }, log: log}
-	if _, err := p.box.provisioner.Provision(t.Context(), "p", nil, nil); err != nil {
-		t.Fatal(err)
-	}
+	_, err := p.box.provisioner.Provision(t.Context(), "p", nil, nil)
+	commontest.OK(t, err)
 	p.box.installs = &keptInstalls{}
 	for _, uploads := range []int64{1, 0} { // a box that slept would end its upload
 		p.box.installs.uploads.Store(uploads)

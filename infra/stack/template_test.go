@@ -151,9 +151,8 @@ func TestTheFleetReadsWhatTheTemplateWrites(t *testing.T) {
 			got.Credentials, got.Endpoint, got.Runner = aws.AnonymousCredentials{}, "https://ecs", "bucket/runner/"+strings.Repeat("0", 64)
 			got.RunnerURL = func(context.Context) (string, error) { return "", nil }
 			got.Inspect = func(context.Context, string) (string, frame.Image, error) { return "", frame.Image{}, nil }
-			if _, err := ecs.New(got); err != nil {
-				t.Error(err)
-			}
+			_, err = ecs.New(got)
+			commontest.Check(t, err)
 		})
 	}
 }

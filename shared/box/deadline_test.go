@@ -133,9 +133,8 @@ func (c *playedChild) Exit() (proc.Exit, bool) {
 // hears has the process write a line to stdout, and waits until the box has read it.
 func (d dialogue) hears(line string) {
 	d.t.Helper()
-	if _, err := io.WriteString(d.played.toStdout, line+"\n"); err != nil {
-		d.t.Fatal(err)
-	}
+	_, err := io.WriteString(d.played.toStdout, line+"\n")
+	commontest.OK(d.t, err)
 	synctest.Wait()
 }
 

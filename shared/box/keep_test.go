@@ -204,12 +204,11 @@ func TestProcessIsToldWhereItsWorkspaceIs(t *testing.T) {
 func TestSessionsOfAPrincipalBeginWithWhatTheLastOneLeft(t *testing.T) {
 	k := &keeperHand{}
 	r, removed := withKeeper(t, "plain", k, func(s *Server) { s.Idle, s.Kept = 20*time.Millisecond, ScopePrincipal })
-	c := r
-	c.result(c.callAs("ann/1", "1", "echo", "0"))
+	r.result(r.callAs("ann/1", "1", "echo", "0"))
 	calls(t, k, "restore ann/1 of principal-ann", "save ann/1 of principal-ann", "leave ann/1")
 	commontest.EqualIn(t, "the workspace", "ann/1", <-removed)
 	// The end of a session takes nothing from the other sessions of its principal.
-	c.StopSession("ann/1")
+	r.StopSession("ann/1")
 	commontest.EqualIn(t, "the workspace", "ann/1", <-removed)
 	calls(t, k, "restore ann/1 of principal-ann", "save ann/1 of principal-ann", "leave ann/1", "leave ann/1")
 }
@@ -217,9 +216,8 @@ func TestSessionsOfAPrincipalBeginWithWhatTheLastOneLeft(t *testing.T) {
 func TestWhatASharedProcessHasKeptOutlivesEverySession(t *testing.T) {
 	k := &keeperHand{}
 	r, _ := withKeeper(t, "plain", k, func(s *Server) { s.Idle, s.Scope = 20*time.Millisecond, ScopePrincipal })
-	c := r
-	c.result(c.callAs("ann/1", "1", "echo", "0"))
-	c.StopSession("ann/1")
-	c.state(t, Stopped)
+	r.result(r.callAs("ann/1", "1", "echo", "0"))
+	r.StopSession("ann/1")
+	r.state(t, Stopped)
 	calls(t, k, "restore principal-ann of principal-ann", "save principal-ann of principal-ann")
 }

@@ -127,9 +127,8 @@ func FuzzOutput(f *testing.F) {
 		played := newPlayedChild()
 		b.draw, b.spawn = counting(), func(proc.Command, proc.Grace) (child, error) { return played, nil }
 		b.Deliver(frame.Deliver{ID: "d", Session: "s", Raw: []byte(`[{"jsonrpc":"2.0","id":"a","method":"m","params":{"_meta":{"progressToken":"t"}}},{"jsonrpc":"2.0","id":"b","method":"m"}]`)})
-		if _, err := played.toStdout.Write(append(out, '\n')); err != nil {
-			t.Fatal(err)
-		}
+		_, err := played.toStdout.Write(append(out, '\n'))
+		commontest.OK(t, err)
 		played.Terminate()
 		commontest.OK(t, b.Close(t.Context(), 0))
 		ends := 0

@@ -424,9 +424,8 @@ func TestKeysGoOnBesideTokens(t *testing.T) {
 	_, say := s.dial("server=counter", key)
 	say(initialize, initialized)
 	commontest.Contains(t, "over a WebSocket", "result", say(call("add")))
-	if _, err := apikey.Revoke(t.Context(), s.store, record.ID); err != nil {
-		t.Fatal(err)
-	}
+	_, err = apikey.Revoke(t.Context(), s.store, record.ID)
+	commontest.OK(t, err)
 	if got := say(call("add")); strings.Contains(got, "result") {
 		t.Errorf("revoked, over a WebSocket of before: %s", got)
 	}

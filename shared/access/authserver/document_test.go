@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 	"sync"
@@ -40,14 +41,16 @@ func documented(t *testing.T) (*site, *web) {
 	return s, w
 }
 
+// changed makes changes in a document; nil removes a member.
+func changed(document, changes map[string]any) map[string]any {
+	maps.Copy(document, changes)
+	maps.DeleteFunc(document, func(_ string, value any) bool { return value == nil })
+	return document
+}
+
 func doc(id string, changes map[string]any) string {
 	d := map[string]any{"client_id": id, "client_name": "Documented", "redirect_uris": []string{callback, "https://client.example/cb"}, "token_endpoint_auth_method": "none"}
-	for name, value := range changes {
-		if d[name] = value; value == nil {
-			delete(d, name)
-		}
-	}
-	text, err := json.Marshal(d)
+	text, err := json.Marshal(changed(d, changes))
 	if err != nil {
 		panic(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
@@ -54,23 +55,13 @@ func newIDP(t *testing.T) *idp {
 }
 
 func (i *idp) id(nonce string, changes map[string]any) jwt.MapClaims {
-	c := jwt.MapClaims{"iss": i.url, "sub": "u1", "aud": "us", "exp": time.Now().Unix() + 60, "iat": time.Now().Unix(), "nonce": nonce, "email": "ada@example.com"}
-	for name, value := range changes {
-		if c[name] = value; value == nil {
-			delete(c, name)
-		}
-	}
-	return c
+	return changed(jwt.MapClaims{"iss": i.url, "sub": "u1", "aud": "us", "exp": time.Now().Unix() + 60, "iat": time.Now().Unix(), "nonce": nonce, "email": "ada@example.com"}, changes)
 }
 
 func (i *idp) sign(c jwt.MapClaims, header map[string]any) string {
 	token := jwt.NewWithClaims(jwt.SigningMethodRS256, c)
 	token.Header["kid"] = "k"
-	for name, value := range header {
-		if token.Header[name] = value; value == nil {
-			delete(token.Header, name)
-		}
-	}
+	changed(token.Header, header)
 	text, err := token.SignedString(i.key)
 	commontest.Check(i.t, err)
 	return text
@@ -243,16 +234,9 @@ func TestUsersSignInAtGitHub(t *testing.T) {
 
 func (i *idp) jag(client string, changes map[string]any, header map[string]any) string {
 	c := i.id("", map[string]any{"nonce": nil, "aud": at, "resource": at + "/files/mcp", "client_id": client, "jti": fmt.Sprint(time.Now().UnixNano()), "exp": time.Now().Unix() + 300})
-	for name, value := range changes {
-		if c[name] = value; value == nil {
-			delete(c, name)
-		}
-	}
 	h := map[string]any{"typ": "oauth-id-jag+jwt"}
-	for name, value := range header {
-		h[name] = value
-	}
-	return i.sign(c, h)
+	maps.Copy(h, header)
+	return i.sign(changed(c, changes), h)
 }
 
 func TestAssertionsAreExchangedOnce(t *testing.T) {

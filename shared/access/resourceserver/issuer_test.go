@@ -178,11 +178,8 @@ func claims(changes map[string]any) jwt.MapClaims {
 	c := jwt.MapClaims{
 		"iss": issuerURL, "sub": "ada", "aud": publicURL + "/one/mcp", "exp": now + 600, "iat": now, "scope": "mcp", "client_id": "app",
 	}
-	for name, v := range changes {
-		if c[name] = v; v == nil {
-			delete(c, name)
-		}
-	}
+	maps.Copy(c, changes)
+	maps.DeleteFunc(c, func(_ string, v any) bool { return v == nil })
 	return c
 }
 
@@ -196,11 +193,8 @@ func signedBy(t *testing.T, method jwt.SigningMethod, k any, id string, c jwt.Ma
 	t.Helper()
 	token := jwt.NewWithClaims(method, c)
 	token.Header["kid"] = id
-	for name, v := range header {
-		if token.Header[name] = v; v == nil {
-			delete(token.Header, name)
-		}
-	}
+	maps.Copy(token.Header, header)
+	maps.DeleteFunc(token.Header, func(_ string, v any) bool { return v == nil })
 	text, err := token.SignedString(k)
 	commontest.OK(t, err)
 	return text

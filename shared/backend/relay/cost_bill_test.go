@@ -102,9 +102,8 @@ func overSocketFor(took string, met bool) billable {
 		},
 		func(t *testing.T, c *counted, id storage.ID) {
 			if !met {
-				if _, err := c.host.Connection(t.Context(), who.Conn); err != nil {
-					t.Fatal(err)
-				}
+				_, err := c.host.Connection(t.Context(), who.Conn)
+				commontest.OK(t, err)
 			}
 			begun := time.Now()
 			call, err := c.host.Accept(t.Context(), who, id, []wire.Message{parse(t, callWith(`{"sleep":`+took+`}`))}, false)

@@ -35,9 +35,8 @@ func prices(t *testing.T) (all []price) {
 			continue
 		}
 		p := price{name: cells[0], costs: costs{Up: messages(cells[7]), Down: messages(cells[8])}}
-		if _, err := fmt.Sscan(strings.Join(cells[1:6], " "), &p.Reads, &p.Writes, &p.requests, &p.readUnits, &p.writeUnits); err != nil {
-			t.Fatalf("%s: %v", p.name, err)
-		}
+		_, err := fmt.Sscan(strings.Join(cells[1:6], " "), &p.Reads, &p.Writes, &p.requests, &p.readUnits, &p.writeUnits)
+		commontest.OKIn(t, p.name, err)
 		p.waits, _ = strconv.Atoi(cells[6]) // or a dash
 		all = append(all, p)
 	}

@@ -332,9 +332,8 @@ func (readers) Close(context.Context, string) error        { return nil }
 func (c *counted) overSocket(t *testing.T, conn string) (sessions.Caller, storage.ID) {
 	t.Helper()
 	caller, id := c.connect(t, conn, "")
-	if _, _, err := c.host.Initialize(t.Context(), caller, id, parse(t, initializing)); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := c.host.Initialize(t.Context(), caller, id, parse(t, initializing))
+	commontest.OK(t, err)
 	c.message(t, caller, id, initialized)
 	c.message(t, caller, id, callWith(`{}`))
 	time.Sleep(time.Minute) // a connection that is younger may still come up

@@ -59,9 +59,8 @@ func TestAServerThatSendsWhileItsClientIsAskedIsLeft(t *testing.T) {
 					}
 				})
 				talk := ask(t, x)
-				if _, err := talk.next(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				_, err := talk.next(t.Context())
+				commontest.OK(t, err)
 				x.s.put("a", owner{"acme", "ada"}, talk, time.Hour)
 				close(asked)
 				<-left

@@ -34,9 +34,8 @@ func adopt(t *testing.T) (orphans []string, release func()) {
 		t.Fatalf("orphans %v", orphans)
 	}
 	// Wait would close the pipe.
-	if _, err := cmd.Process.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	_, err = cmd.Process.Wait()
+	commontest.OK(t, err)
 	return orphans, func() { _ = in.Close() }
 }
 

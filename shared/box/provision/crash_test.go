@@ -101,9 +101,8 @@ func TestStartsThatAreKilledAnywhereDoNoHarm(t *testing.T) {
 		timer.Stop()
 		l := r.stage(s)
 		for _, name := range []string{"one", "two", "bin/python"} {
-			if _, err := os.Stat(filepath.Join(l.Env["VIRTUAL_ENV"], name)); err != nil {
-				t.Error(err)
-			}
+			_, err := os.Stat(filepath.Join(l.Env["VIRTUAL_ENV"], name))
+			commontest.Check(t, err)
 		}
 	}
 }

@@ -152,14 +152,12 @@ func TestWorkspaceThatIsRestoredIsMergedWithItsSource(t *testing.T) {
 	nothing, noNext := func(string) {}, func(func()) {}
 	live(func(folder string) {
 		in := func(name string) string { return filepath.Join(folder, name) }
-		if err := errors.Join(
+		commontest.OK(t, errors.Join(
 			os.WriteFile(in("conf"), []byte("mine"), 0o600), os.RemoveAll(in("sub")), os.Remove(in("unwanted")),
 			os.RemoveAll(in("turns")), os.WriteFile(in("turns"), []byte("file"), 0o600),
 			os.Remove(in("folder")), os.MkdirAll(in("folder/in"), 0o750), os.WriteFile(in("folder/in/x"), nil, 0o600),
 			os.Remove(in("link")), os.Symlink("conf", in("link")), os.WriteFile(in("memory"), []byte("1"), 0o600),
-		); err != nil {
-			t.Fatal(err)
-		}
+		))
 	}, noNext)
 
 	r.write(map[string]string{"host/main.py": "v2!", "host/conf": "22", "host/sub/new": "z", "host/turns/into/other": "y"})

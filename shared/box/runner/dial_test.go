@@ -95,9 +95,8 @@ func (s *rawServer) read() wsFrame {
 
 func (s *rawServer) full(p []byte) {
 	s.t.Helper()
-	if _, err := io.ReadFull(s.in, p); err != nil {
-		s.t.Fatal(err)
-	}
+	_, err := io.ReadFull(s.in, p)
+	commontest.OK(s.t, err)
 }
 
 // write writes one frame as a server does, with a message or a part of one.

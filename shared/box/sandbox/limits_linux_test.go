@@ -159,9 +159,8 @@ func TestNothingOfAUserOfItsOwnOutlivesItInFoldersForEverybody(t *testing.T) {
 			t.Errorf("its files are still in %s: %v", folder, err)
 		}
 	}
-	if _, err := os.Stat(p.Workspace); err != nil {
-		t.Errorf("its workspace is gone: %v", err)
-	}
+	_, err = os.Stat(p.Workspace)
+	commontest.CheckIn(t, "its workspace is gone", err)
 }
 
 // fakeCgroups makes the files that the kernel would have for the cgroups dirs, below a mount. It
@@ -226,9 +225,8 @@ func TestACgroupHasTheLimitsOfItsPolicy(t *testing.T) {
 	if kill, err := os.ReadFile(filepath.Join(killed, "cgroup.kill")); string(kill) != "1" {
 		t.Errorf("what a killed runner left runs on: %v", err)
 	}
-	if _, err := os.Stat(ours); err != nil {
-		t.Errorf("another one of this runner is gone: %v", err)
-	}
+	_, err = os.Stat(ours)
+	commontest.CheckIn(t, "another one of this runner is gone", err)
 	for path, want := range map[string]string{
 		g.file("memory.max"): "67108864", g.file("memory.swap.max"): "0", g.file("memory.oom.group"): "1", g.file("pids.max"): "5",
 		filepath.Join(mount, "cgroup.subtree_control"):   "+memory +pids",

@@ -26,9 +26,8 @@ func TestEachPushIsTheNextVersion(t *testing.T) {
 	for version, text := range []string{"{}\n// first", "{}", ""} {
 		want := file(text)
 		want.Version = int64(version) + 1
-		if _, err := override.Save(t.Context(), store, file(text)); err != nil {
-			t.Fatal(err)
-		}
+		_, err := override.Save(t.Context(), store, file(text))
+		commontest.OK(t, err)
 		if got, err := override.Load(t.Context(), store); err != nil || cmp.Diff(want, got) != "" {
 			t.Errorf("%v (-want +got):\n%s", err, cmp.Diff(want, got))
 		}

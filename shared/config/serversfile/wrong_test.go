@@ -135,9 +135,7 @@ func TestServerTooLargeForABoxIsRefused(t *testing.T) {
 	fits := func(n int) error {
 		return wrong(server(`"command": "a", "args": ["`+strings.Repeat("b", n)+`"]`), nil)
 	}
-	if err := fits(serversfile.MaxMarshal - 200); err != nil {
-		t.Error(err)
-	}
+	commontest.Check(t, fits(serversfile.MaxMarshal-200))
 	err := fits(serversfile.MaxMarshal)
 	if err == nil || !strings.HasPrefix(err.Error(), "f:2:1: server \"x\": ") || !strings.Contains(err.Error(), "a box takes at most 8192") {
 		t.Error(err)

@@ -139,9 +139,8 @@ func TestParseBoundsNesting(t *testing.T) {
 	message := func(levels int) string {
 		return `{"jsonrpc":"2.0","method":"m","params":{"a":` + strings.Repeat("[", levels-2) + strings.Repeat("]", levels-2) + `}}`
 	}
-	if _, err := wire.Parse([]byte(message(1000))); err != nil {
-		t.Errorf("1000 levels: %v", err)
-	}
+	_, err := wire.Parse([]byte(message(1000)))
+	commontest.CheckIn(t, "1000 levels", err)
 	wantCode(t, message(1001), wire.CodeParse)
 	wantCode(t, strings.Repeat("[", 10_000_000), wire.CodeParse)
 	wantCode(t, strings.Repeat(`{"a":`, 1_000_000), wire.CodeParse)

@@ -49,13 +49,11 @@ func newTable(t *testing.T, c *dynamodb.Client) string {
 	name := "t" + storage.NewNonce()
 	create, _, err := TableDefinition(name)
 	commontest.OK(t, err)
-	if _, err := c.CreateTable(t.Context(), create); err != nil {
-		t.Fatal(err)
-	}
+	_, err = c.CreateTable(t.Context(), create)
+	commontest.OK(t, err)
 	t.Cleanup(func() {
-		if _, err := c.DeleteTable(context.WithoutCancel(t.Context()), &dynamodb.DeleteTableInput{TableName: &name}); err != nil {
-			t.Error(err)
-		}
+		_, err := c.DeleteTable(context.WithoutCancel(t.Context()), &dynamodb.DeleteTableInput{TableName: &name})
+		commontest.Check(t, err)
 	})
 	return name
 }

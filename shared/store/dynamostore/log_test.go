@@ -171,9 +171,8 @@ func TestDurableValuesAreKeptForAsLongAsTheirSession(t *testing.T) {
 		return time.Until(time.Unix(r.num("x"), 0))
 	}
 	for _, k := range []storage.ValueKey{k, before} {
-		if _, err := s.SaveValue(t.Context(), storage.Value{Key: k, Data: []byte("1")}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.SaveValue(t.Context(), storage.Value{Key: k, Data: []byte("1")})
+		commontest.OK(t, err)
 		if left := deleted(k); left < 13*day || left > 15*day {
 			t.Errorf("a value is deleted in %s, want 14 days", left)
 		}

@@ -42,9 +42,8 @@ func TestALineSaysWhatItsInvocationIsBilledFor(t *testing.T) {
 	m := meter.New(meter.Options{MemoryMB: 512})
 	store := m.Store(storagetest.NewMemory(), nil)
 	clients := m.Clients(conns{})
-	if _, err := store.Box(t.Context(), "acme/one"); err != nil {
-		t.Fatal(err)
-	}
+	_, err := store.Box(t.Context(), "acme/one")
+	commontest.OK(t, err)
 	commontest.OK(t, clients.Post(t.Context(), "c", make([]byte, 33<<10)))
 	got := m.Spent(storage.Account{Over: storage.OverREST, Tenant: "acme", Server: "one", Out: 11 << 20, Took: 1500 * time.Microsecond}).Units
 	got.LogGB = 0
@@ -58,9 +57,8 @@ func TestWhatALineHasSaidTheNextDoesNotRepeat(t *testing.T) {
 	m := meter.New(meter.Options{})
 	store := m.Store(storagetest.NewMemory(), nil)
 	for range 2 {
-		if _, err := store.Box(t.Context(), "acme/one"); err != nil {
-			t.Fatal(err)
-		}
+		_, err := store.Box(t.Context(), "acme/one")
+		commontest.OK(t, err)
 		line := written(t, m.Spent(storage.Account{Over: storage.OverSocket, In: 1}))
 		commontest.EqualIn(t, "read units", 1.0, line["units"].(map[string]any)["read_units"])
 	}

@@ -93,9 +93,8 @@ func TestWhatMustLastWaitsForItsFsync(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, with := behindStore(t)
-			if _, err := s.PutItem(t.Context(), storage.Item{Box: "b", ID: "waiting", State: storage.Waiting, Raw: []byte("1")}); err != nil {
-				t.Fatal(err)
-			}
+			_, err := s.PutItem(t.Context(), storage.Item{Box: "b", ID: "waiting", State: storage.Waiting, Raw: []byte("1")})
+			commontest.OK(t, err)
 			commontest.OK(t, s.Create(t.Context(), storage.Session{ID: "s1", Expires: time.Now().Add(time.Hour)}))
 			same(t, "sync", s.behind.sync(), nil) // the goroutine has nothing left to do
 			let := with.hold()

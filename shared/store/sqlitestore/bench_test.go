@@ -28,9 +28,8 @@ func BenchmarkCall(b *testing.B) {
 	commontest.OK(b, s.SaveBox(b.Context(), box))
 	b.Run("load", func(b *testing.B) {
 		for b.Loop() {
-			if _, _, err := s.Load(b.Context(), x.ID, box.ID); err != nil {
-				b.Fatal(err)
-			}
+			_, _, err := s.Load(b.Context(), x.ID, box.ID)
+			commontest.OK(b, err)
 		}
 	})
 	b.Run("append", func(b *testing.B) {

@@ -170,9 +170,8 @@ func TestOnePurgeIsBounded(t *testing.T) {
 	s := fresh(t)
 	expired(t, s)
 	before := count(t, s, "events")
-	if _, err := s.purge(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.purge(t.Context())
+	commontest.OK(t, err)
 	if removed := before - count(t, s, "events"); removed > 100 {
 		t.Errorf("one purge removed %d batches", removed)
 	}
@@ -214,9 +213,8 @@ func tailOutlivesItsEvents(t *testing.T, early bool) {
 	a.Expires, b.Expires = time.Now().Add(-time.Hour), time.Now().Add(-time.Hour)
 	put(t, s, a)
 	if early {
-		if _, err := s.purge(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.purge(t.Context())
+		commontest.OK(t, err)
 	}
 	put(t, s, b)
 	want := storage.Tail{Last: 4, Gen: 1, Seq: 3}
@@ -234,9 +232,8 @@ func tailOutlivesItsEvents(t *testing.T, early bool) {
 
 	x.Rev, x.Expires = 1, time.Now().Add(-time.Hour)
 	commontest.OK(t, s.Save(t.Context(), x))
-	if _, err := s.writer.db.ExecContext(t.Context(), "UPDATE events SET expires = 1, purge = 1"); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.writer.db.ExecContext(t.Context(), "UPDATE events SET expires = 1, purge = 1")
+	commontest.OK(t, err)
 	commontest.OK(t, s.Sweep(t.Context()))
 	same(t, "batches of a session that is gone", count(t, s, "events"), 0)
 }
@@ -252,9 +249,8 @@ func TestDurableValuesOfASessionGoWithItAndOthersStay(t *testing.T) {
 	}
 	keys["server"] = storage.ValueKey{Tenant: "acme", Server: "a", Scope: storage.ValueOfServer, Name: "n"}
 	for _, k := range keys {
-		if _, err := s.SaveValue(t.Context(), storage.Value{Key: k, Data: []byte("1")}); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.SaveValue(t.Context(), storage.Value{Key: k, Data: []byte("1")})
+		commontest.OK(t, err)
 	}
 	gone := storage.Session{ID: "gone", Rev: 1, Created: created, Expires: created.Add(-time.Hour)}
 	commontest.OK(t, s.Save(t.Context(), gone))

@@ -47,9 +47,8 @@ func overwrite(t *testing.T, path string, page int64) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	commontest.OK(t, err)
 	defer func() { _ = f.Close() }()
-	if _, err := f.WriteAt([]byte(strings.Repeat("nonsense", 4096/8)), (page-1)*4096); err != nil {
-		t.Fatal(err)
-	}
+	_, err = f.WriteAt([]byte(strings.Repeat("nonsense", 4096/8)), (page-1)*4096)
+	commontest.OK(t, err)
 }
 
 // Whichever table or index is damaged, Check finds it in a file that is at rest. A store that

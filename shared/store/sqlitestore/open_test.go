@@ -36,9 +36,8 @@ func TestOpenTakesAnyPath(t *testing.T) {
 		s := open(t, path)
 		commontest.OKIn(t, name, s.Create(t.Context(), storage.Session{ID: "s1"}))
 		o := open(t, path)
-		if _, _, err := o.Load(t.Context(), "s1", "b"); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		_, _, err := o.Load(t.Context(), "s1", "b")
+		commontest.CheckIn(t, name, err)
 		if info, err := os.Stat(path + "-wal"); err != nil || info.Size() == 0 {
 			t.Errorf("%s: the store is not where it was asked for: %v", name, err)
 		}
@@ -52,9 +51,8 @@ func execute(t *testing.T, path, query string) {
 	db, err := sql.Open("sqlite", path)
 	commontest.OK(t, err)
 	defer func() { _ = db.Close() }()
-	if _, err := db.ExecContext(t.Context(), query); err != nil {
-		t.Fatal(err)
-	}
+	_, err = db.ExecContext(t.Context(), query)
+	commontest.OK(t, err)
 }
 
 // asVersion7 turns a file back into the format of 0.1.0-alpha.1.
@@ -180,14 +178,12 @@ func spoil(t *testing.T, s *Store) {
 	commontest.OK(t, err)
 	defer func() { _ = f.Close() }()
 	for at := int64(4096); at < info.Size(); at += 8 {
-		if _, err := f.WriteAt([]byte("nonsense"), at); err != nil {
-			t.Fatal(err)
-		}
+		_, err := f.WriteAt([]byte("nonsense"), at)
+		commontest.OK(t, err)
 	}
 	// Make the store forget the pages it has in memory.
-	if _, err := s.writer.db.ExecContext(t.Context(), "PRAGMA shrink_memory"); err != nil {
-		t.Fatal(err)
-	}
+	_, err = s.writer.db.ExecContext(t.Context(), "PRAGMA shrink_memory")
+	commontest.OK(t, err)
 }
 
 func TestABusyFileIsUnavailableAndReadAllTheSame(t *testing.T) {
@@ -195,9 +191,8 @@ func TestABusyFileIsUnavailableAndReadAllTheSame(t *testing.T) {
 	put(t, s, batch("r", 1, `1`))
 	tx, err := again(t, s).writer.db.BeginTx(t.Context(), nil)
 	commontest.OK(t, err)
-	if _, err := s.writer.db.ExecContext(t.Context(), "PRAGMA busy_timeout=10"); err != nil {
-		t.Fatal(err)
-	}
+	_, err = s.writer.db.ExecContext(t.Context(), "PRAGMA busy_timeout=10")
+	commontest.OK(t, err)
 	wantCode(t, "Append", s.Append(t.Context(), batch("r", 2, `2`)), storage.Unavailable)
 	same(t, "events", indexes(read(t, s, "r", 0)), []storage.Index{1})
 	commontest.OK(t, tx.Rollback())

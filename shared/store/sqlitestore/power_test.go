@@ -191,9 +191,8 @@ func recorded(t *testing.T, o Options, sessions, rounds int) ([]diskCall, []fact
 	}
 	s := open(t, filepath.Join(dir, "store.db"), o)
 	// This makes SQLite overwrite the log often, and move its pages to the file.
-	if _, err := s.writer.db.ExecContext(t.Context(), "PRAGMA wal_autocheckpoint=40"); err != nil {
-		t.Fatal(err)
-	}
+	_, err := s.writer.db.ExecContext(t.Context(), "PRAGMA wal_autocheckpoint=40")
+	commontest.OK(t, err)
 	f := &facts{disk: d}
 	var wg sync.WaitGroup
 	for i := range sessions {
