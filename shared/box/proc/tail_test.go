@@ -100,6 +100,7 @@ func TestLastWordsAreTheLineThatSaysTheReason(t *testing.T) {
 		"an error before the usage": {
 			"Error: the token is missing\nUsage: server [options]\n  --token  your token", "Error: the token is missing",
 		},
+		"a script that npm lacks": {"npm error Missing script: \"start\"\nnpm error\nnpm error To see a list of scripts, run:\nnpm error   npm run", `npm error Missing script: "start"`},
 		"node without a module": {`node:internal/modules/cjs/loader:1210
   throw err;
   ^

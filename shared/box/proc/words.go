@@ -17,7 +17,7 @@ var (
 	// frame matches the line of a frame in a Python traceback.
 	frame = regexp.MustCompile(`^[\s|]*File ".*", line \d+`)
 	// telling matches words that are in most lines that name a reason.
-	telling = regexp.MustCompile(`(?i)error|fatal|exception|cannot|could not|failed|not found|no matching|panic:`)
+	telling = regexp.MustCompile(`(?i)error|fatal|exception|cannot|could not|failed|not found|missing|no matching|panic:`)
 	// spoken matches paths, and the prefix of npm's lines. Both are removed before telling is
 	// applied: a path may contain any word, and npm calls each of its lines an error.
 	spoken = regexp.MustCompile(`^npm (error|ERR!)( code)?|\S*/\S*`)
