@@ -61,6 +61,8 @@ type setup struct {
 // newBox makes the box of a server. If the server must not run here, each start of a process fails
 // with the reason.
 func newBox(s serversfile.Server, at setup, log *slog.Logger) *adapter {
+	code := s
+	code.Path = at.own["PATH"]
 	s, unresolved := s.Resolve(at.env.lookup)
 	if unresolved == nil {
 		s, unresolved = inImage(s, at.image)
@@ -93,6 +95,7 @@ func newBox(s serversfile.Server, at setup, log *slog.Logger) *adapter {
 	own.Refusals = s.Box.Hosts != nil && unresolved == nil
 	own.Keeper = at.keep.keeper(s, at.box, at.gen, at.work, log)
 	if s.Box.Memory && unresolved == nil {
+		own.Code = serversfile.NewRecord(code).Digest
 		own.Images, unresolved = at.keep.memory(own.Keeper, at.box, at.gen)
 	}
 	if keeper != "" {

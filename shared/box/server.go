@@ -109,6 +109,9 @@ type Server struct {
 	// Images, if not nil, stores the memory of processes while they sleep. The program must then
 	// be a keeper with its control socket as [ControlFile]. Images needs a Keeper.
 	Images *memory.Kept
+	// Code, if not nil, returns a digest of the files that the process is started from. A memory with
+	// another digest is not used.
+	Code func() string
 
 	// Lists makes the box ask each new process for its lists, and pass a fingerprint of them to
 	// [Sink].Status. With it the Sink finds out that the program of the server has changed.

@@ -319,7 +319,11 @@ func (p *process) inherit(sleeper *process) {
 // the conversation, or else nil.
 func (r *processRun) begin(l launch) (child, *frozen, error) {
 	p := r.p
-	sum := sha256.Sum256([]byte(strings.Join(append([]string{l.Command.Path}, l.Command.Args...), "\x00")))
+	from := append([]string{l.Command.Path}, l.Command.Args...)
+	if p.box.server.Code != nil {
+		from = append(from, p.box.server.Code())
+	}
+	sum := sha256.Sum256([]byte(strings.Join(from, "\x00")))
 	p.box.mu.Lock()
 	p.nap.image = memory.Process{
 		Name: p.group.id, Owner: p.keeping.owner(), Workspace: l.keep, Staged: l.staged, Install: "sha256:" + hex.EncodeToString(sum[:]),

@@ -237,7 +237,9 @@ func TestMemoryThatCannotBeUsedIsLostWithoutAnError(t *testing.T) {
 		keeper, next string // how the keeper behaves, and the one of the next box
 		spoil        bool
 		why          string
+		code         func() string // of the next box
 	}{
+		"edited":        {code: func() string { return "2" }, why: "the programs it was started from have changed"},
 		"damaged":       {spoil: true, why: "cut"},
 		"unfit":         {next: "unfit", why: "a file of it is gone"},
 		"dies":          {next: "dies at the thaw", why: "the keeper has ended"},
@@ -245,7 +247,9 @@ func TestMemoryThatCannotBeUsedIsLostWithoutAnError(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newAsleep(t)
-			keeper := func(how string) func(*Server) { return func(s *Server) { s.Env[keeperHow] = how } }
+			keeper := func(how string) func(*Server) {
+				return func(s *Server) { s.Env[keeperHow], s.Code = how, func() string { return "" } }
+			}
 			r := a.box(keeper(test.keeper))
 			r.counted(r.call("1", "count", `{}`))
 			r.asleep()
@@ -253,7 +257,7 @@ func TestMemoryThatCannotBeUsedIsLostWithoutAnError(t *testing.T) {
 			if test.spoil {
 				commontest.OK(t, os.Truncate(a.images()[0], 10))
 			}
-			next := a.box(keeper(test.next), func(s *Server) { s.Idle = time.Hour })
+			next := a.box(keeper(test.next), func(s *Server) { s.Idle, s.Code = time.Hour, test.code })
 			if got := next.counted(next.call("2", "count", `{}`)); got.Count != 1 || got.Life != 0 {
 				t.Errorf("%+v", got)
 			}
