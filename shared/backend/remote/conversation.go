@@ -158,10 +158,11 @@ func read(resp *http.Response) error {
 	if resp.StatusCode >= 500 && resp.StatusCode != http.StatusServiceUnavailable && no.raw == nil {
 		return fmt.Errorf("it answered with HTTP %d %s", resp.StatusCode, http.StatusText(resp.StatusCode))
 	}
-	// Some servers answer 400 for a session that they do not know.
+	// Some servers answer 400 for a session that they do not know. One that has been upgraded may no longer
+	// speak the version of the session.
 	said := bytes.ToLower(body)
 	no.first = resp.StatusCode == http.StatusNotFound && (no.code == "" || no.code == "-32001" || bytes.Contains(said, []byte("session"))) ||
-		resp.StatusCode == http.StatusBadRequest && bytes.Contains(said, []byte("session"))
+		resp.StatusCode == http.StatusBadRequest && (bytes.Contains(said, []byte("session")) || bytes.Contains(said, []byte("protocol version")))
 	return no
 }
 

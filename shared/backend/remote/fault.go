@@ -21,7 +21,12 @@ type refusal struct {
 	asks   string        // the header WWW-Authenticate of the response, "" for none
 	after  time.Duration // the header Retry-After of the response, 0 for none
 	headed bool          // the request had headers of the servers file
-	first  bool          // the server does not know the session, so a new one must be opened first
+	first  bool          // the server does not know the session, or its version, so a new one must be opened first
+}
+
+// stale reports whether the server may refuse a handshake because it speaks another era.
+func (r *refusal) stale() bool {
+	return r.status == http.StatusNotFound || r.status == http.StatusMethodNotAllowed || r.status == http.StatusBadRequest
 }
 
 func (r *refusal) Error() string {

@@ -97,7 +97,13 @@ func (x *exchange) open(ctx context.Context, anew bool) error {
 	greeting, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	x.link = link{Of: of}
-	if err := x.greet(greeting); err != nil {
+	_, known := recall(x.s.Servers, x.s.eras, x.s.URL)
+	err := x.greet(greeting)
+	if refused, ok := errors.AsType[*refusal](err); ok && known && (refused.stale() || refused.status == http.StatusOK) {
+		forget(x.s.Servers, x.s.eras, x.s.URL)
+		err = x.greet(greeting)
+	}
+	if err != nil {
 		if greeting.Err() != nil && ctx.Err() == nil {
 			return fmt.Errorf("it did not finish the handshake within %s (startup_timeout_sec)", within)
 		}
@@ -191,9 +197,8 @@ func (x *exchange) greet(ctx context.Context) error {
 	}
 	if known != eraSSE {
 		err := x.initialize(ctx)
-		var refused *refusal
-		old := errors.As(err, &refused) && (refused.status == http.StatusNotFound || refused.status == http.StatusMethodNotAllowed || refused.status == http.StatusBadRequest)
-		if err == nil || !old || x.s.Transport == Streamable {
+		refused, ok := errors.AsType[*refusal](err)
+		if err == nil || !ok || !refused.stale() || x.s.Transport == Streamable {
 			return err
 		}
 		if sse := x.greetSSE(ctx); sse == nil {
@@ -229,8 +234,10 @@ func (x *exchange) probe(ctx context.Context) (bool, error) {
 		return false, err
 	case err != nil && (unsent(err) || ctx.Err() != nil):
 		return false, err
+	case refused != nil:
+		m, _ = wire.Parse(refused.raw) // a server of the legacy era may answer anything
 	case err != nil:
-		return false, nil // a server of the legacy era may answer anything
+		return false, nil
 	}
 	modern := bridge.ReadProbe(m)
 	if modern {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/dormouse-mcp/dormouse/shared/backend/remote"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
@@ -71,6 +72,27 @@ func TestLostSessionIsOpenedAnewOnce(t *testing.T) {
 				commontest.EqualIn(t, "calls", 6, up.seen.Load())
 			})
 		})
+	}
+}
+
+// A server is upgraded to a version without sessions, or goes back.
+func TestServerThatSpeaksAnotherVersionIsAskedAgainWhichOne(t *testing.T) {
+	old, modern := streamable(), mcp.NewStreamableHTTPHandler(demo, &mcp.StreamableHTTPOptions{Stateless: true})
+	i, up := 0, old
+	w := newWorld(t, storagetest.NewMemory(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if up == modern && r.Header.Get(wire.HeaderProtocolVersion) != wire.V20260728 {
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":null,"error":{"code":-32022,"message":"Unsupported protocol version","data":{"supported":["2026-07-28"]}}}`)
+			return
+		}
+		up.ServeHTTP(w, r)
+	}))
+	w.warm = remote.New()
+	c := plain(w)
+	for i, up = range []http.Handler{old, modern, old} {
+		hello, _ := w.posts(wire.MethodInitialize, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`, "")
+		commontest.Contains(t, fmt.Sprint("a new session, ", i), `"result"`, hello)
+		commontest.EqualIn(t, fmt.Sprint("an open session, ", i), "1", call(t, c, "count"))
 	}
 }
 
