@@ -247,9 +247,7 @@ func TestMemoryThatCannotBeUsedIsLostWithoutAnError(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newAsleep(t)
-			keeper := func(how string) func(*Server) {
-				return func(s *Server) { s.Env[keeperHow], s.Code = how, func() string { return "" } }
-			}
+			keeper := func(how string) func(*Server) { return func(s *Server) { s.Env[keeperHow] = how } }
 			r := a.box(keeper(test.keeper))
 			r.counted(r.call("1", "count", `{}`))
 			r.asleep()
