@@ -16,7 +16,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 	"github.com/dormouse-mcp/dormouse/shared/mcp/sessions"
-	"github.com/dormouse-mcp/dormouse/shared/store/intercept"
 )
 
 // insider is a box in the program of its host, and the guard of that box.
@@ -57,13 +56,7 @@ func TestABoxInsideLosesNothingWhenAWriteFails(t *testing.T) {
 	for method, last := range map[string]storage.Index{"Append": 1, "PutItem": storage.MaxBatchEvents + 3} {
 		t.Run(method, timed(func(t *testing.T, a *asylum) {
 			a.sleeps()
-			var failed atomic.Bool
-			a.config.Store = intercept.New(a.store, func(ctx context.Context, call *intercept.Call, do func(context.Context) error) error {
-				if call.Method == method && !failed.Swap(true) {
-					return errDown
-				}
-				return do(ctx)
-			})
+			a.config.Store = failsOnce(a.store, method)
 			box, link, calls := a.moves()
 			ctx, end := context.WithCancel(t.Context())
 			ended := make(chan error, 1)

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dormouse-mcp/dormouse/shared/backend/relayserver"
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/frame"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -257,12 +256,11 @@ func TestTheSweepMakesARoundWaitForABox(t *testing.T) {
 // second time.
 func TestCallThatWasSuspendedBehindTheBackOfItsFunctionIsNotDeliveredAgain(t *testing.T) {
 	inTime(t, func(t *testing.T, a *asylum) {
-		config := a.config
-		config.Store = a.before("Box", func() { // after the call has looked for its item
+		a.config.Store = a.before("Box", func() { // after the call has looked for its item
 			a.suspended(wire.MethodElicit)
 			a.sleeps()
 		})
-		a.host = sessions.New(config.Store, relayserver.NewBackend(config), sessions.Limits{})
+		a.rehost()
 		call := a.calls()
 		a.stream = a.posted(frame.TypeDeliver)[0].ID
 		for range 3 { // the call reads the log from the question on

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +23,17 @@ import (
 )
 
 var errDown = storage.Errorf(storage.Unavailable, "the store does not answer; try again")
+
+// failsOnce is a store whose first call of a method fails.
+func failsOnce(store storage.Store, method string) storage.Store {
+	var failed atomic.Bool
+	return intercept.New(store, func(ctx context.Context, call *intercept.Call, do func(context.Context) error) error {
+		if call.Method == method && !failed.Swap(true) {
+			return errDown
+		}
+		return do(ctx)
+	})
+}
 
 // lostBoxes returns a store with two boxes that were lost while each had a request.
 func lostBoxes(t *testing.T) *storagetest.Memory {
@@ -53,14 +65,7 @@ func TestTheSweepEndsAllThatItCan(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			memory := lostBoxes(t)
-			failed := false
-			c := configOf(t, intercept.New(memory, func(ctx context.Context, call *intercept.Call, do func(context.Context) error) error {
-				if call.Method == tt.fails && !failed {
-					failed = true
-					return errDown
-				}
-				return do(ctx)
-			}))
+			c := configOf(t, failsOnce(memory, tt.fails))
 			c.Fleet = &asylum{fails: tt.list, can: fleet.Traits{Lists: true}}
 			if err := relayserver.NewSweeper(c).Sweep(t.Context()); !errors.Is(err, tt.want) {
 				t.Errorf("got %v, want %v", err, tt.want)
@@ -198,13 +203,8 @@ func TestTheEndOfATaskIsNotLostBesideItsHello(t *testing.T) {
 	a := newAsylum(t)
 	a.stale(func(*storage.Box) {})
 	a.waits()
-	said := false
-	a.config.Store = intercept.New(a.store, func(ctx context.Context, call *intercept.Call, do func(context.Context) error) error {
-		if call.Method == "SaveBox" && !said {
-			said = true
-			a.changes(func(b *storage.Box) { b.State, b.Task, b.Runner, b.Conn = storage.Awake, "task", "r", "c" })
-		}
-		return do(ctx)
+	a.config.Store = a.before("SaveBox", func() {
+		a.changes(func(b *storage.Box) { b.State, b.Task, b.Runner, b.Conn = storage.Awake, "task", "r", "c" })
 	})
 	end := fleet.Status{ID: "task", Box: string(asylumBox), ClientToken: relayserver.ClientToken(asylumBox, asylumGen), State: fleet.Stopped, ExitCode: -1, Signal: "SIGKILL"}
 	commontest.OK(t, relayserver.NewSweeper(a.config).Stopped(t.Context(), end))
