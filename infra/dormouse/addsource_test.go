@@ -147,9 +147,7 @@ func TestABundleAsksForItsConfiguration(t *testing.T) {
 	text = strings.ReplaceAll(strings.Join(strings.Fields(text), " "), "[ ", "[")
 	dir := strings.ReplaceAll(fetched(bundles, filepath.Join(d.dir, "servers.json"), ""), d.dir, "DIR") + "/notes-" + hash[:12]
 	for _, want := range []string{`["` + dir + `/main.py", "${HOME}" ]`, `"KEY": "${NOTES_KEY}"`, `"LIMIT": "5"`, `"TITLE": "${NOTES_TITLE}"`, `"OTHER": "${OTHER}"`, `"cwd": "` + dir + `"`, `"secrets": ["KEY"]`} {
-		if !strings.Contains(text, want) {
-			t.Errorf("%s is not in %s", want, text)
-		}
+		commontest.Contains(t, "", want, text)
 	}
 	if text, _ := d.run("cat .env"); text != "-rw-------\nNOTES_KEY=hunter2\nNOTES_TITLE='a ${HOME} b'\nOTHER=1\n" {
 		t.Error(text)

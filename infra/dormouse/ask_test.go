@@ -109,9 +109,8 @@ func TestQuestionsOnATerminalShowNoSecretsAndControlNothing(t *testing.T) {
 		t.Error("it would ask where there is no terminal")
 	}
 	ask := askOn(tty, tty)
-	if _, err := io.WriteString(master, "Ulm\n"); err != nil {
-		t.Fatal(err)
-	}
+	_, err = io.WriteString(master, "Ulm\n")
+	commontest.OK(t, err)
 	if got, err := ask("Town: ", false); got != "Ulm" || err != nil {
 		t.Errorf("%q, %v", got, err)
 	}
@@ -124,9 +123,8 @@ func TestQuestionsOnATerminalShowNoSecretsAndControlNothing(t *testing.T) {
 		secret <- got
 	}()
 	shown := until(t, master, "): ")
-	if _, err := io.WriteString(master, "hunter2\nnext\n"); err != nil {
-		t.Fatal(err)
-	}
+	_, err = io.WriteString(master, "hunter2\nnext\n")
+	commontest.OK(t, err)
 	commontest.Equal(t, "hunter2", <-secret)
 	if shown += until(t, master, "\n"); strings.Contains(shown, "hunter2") || strings.ContainsAny(shown, "\x1b\a") {
 		t.Errorf("it shows %q", shown)
@@ -141,9 +139,8 @@ func TestQuestionsOnATerminalShowNoSecretsAndControlNothing(t *testing.T) {
 		secret <- got
 	}()
 	until(t, master, "Secret: ")
-	if _, err := io.WriteString(master, "hunter3\n"); err != nil {
-		t.Fatal(err)
-	}
+	_, err = io.WriteString(master, "hunter3\n")
+	commontest.OK(t, err)
 	if shown := until(t, master, "end"); strings.Contains(shown, "hunter3") || <-secret != "hunter3" {
 		t.Errorf("it shows %q", shown)
 	}

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/store/dynamostore"
 )
 
@@ -26,16 +27,10 @@ func TestCredentialsComeFromTheEnvironmentThenFromTheAWSCommand(t *testing.T) {
 	if got, want := of("dynamodb:t"), (dynamostore.Keys{ID: "A", Secret: "S", Token: "T"}); got != want {
 		t.Errorf("the aws command's: %+v", got)
 	}
-	if got := of("dynamodb:t?endpoint=http://127.0.0.1:8000"); got != (dynamostore.Keys{}) {
-		t.Errorf("DynamoDB Local's: %+v", got)
-	}
+	commontest.EqualIn(t, "DynamoDB Local's", (dynamostore.Keys{}), of("dynamodb:t?endpoint=http://127.0.0.1:8000"))
 	t.Setenv("AWS_ACCESS_KEY_ID", "env")
-	if got := of("dynamodb:t"); got.ID != "env" {
-		t.Errorf("the environment's: %+v", got)
-	}
+	commontest.EqualIn(t, "the environment's", "env", of("dynamodb:t").ID)
 	t.Setenv("AWS_ACCESS_KEY_ID", "")
 	t.Setenv("PATH", t.TempDir())
-	if got := of("dynamodb:t"); got != (dynamostore.Keys{}) {
-		t.Errorf("nobody's: %+v", got)
-	}
+	commontest.EqualIn(t, "nobody's", (dynamostore.Keys{}), of("dynamodb:t"))
 }

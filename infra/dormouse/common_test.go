@@ -1,6 +1,10 @@
 package dormouse
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+)
 
 func TestUnknownNamesAreAnsweredWithTheNearest(t *testing.T) {
 	for name, want := range map[string]string{
@@ -9,9 +13,7 @@ func TestUnknownNamesAreAnsweredWithTheNearest(t *testing.T) {
 		"weather": "no server weather: there are github, linear",
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := unknown("server", name, []string{"github", "linear"}).Error(); got != want {
-				t.Errorf("%q, want %q", got, want)
-			}
+			commontest.Equal(t, want, unknown("server", name, []string{"github", "linear"}).Error())
 		})
 	}
 	if got, want := unknown("tool", "echo", nil).Error(), "no tool echo: there are none"; got != want {
@@ -32,9 +34,7 @@ func TestURLOfAClientNamesItsEndpoint(t *testing.T) {
 		"https://x.example.com/prod/one/more/mcp":          "https://x.example.com/prod/one/more/mcp",
 	} {
 		t.Run(url, func(t *testing.T) {
-			if got := address(url); got != want {
-				t.Errorf("%s is at %s, want %s", url, got, want)
-			}
+			commontest.EqualIn(t, url, want, address(url))
 			c, err := target{urlFlag: urlFlag{URL: url}}.open(t.Context())
 			if err != nil || c.base != want || c.where != want {
 				t.Errorf("%s: %v, the client calls %q and names %q", url, err, c.base, c.where)

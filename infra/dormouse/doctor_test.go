@@ -58,9 +58,7 @@ func TestDoctorSaysWhatIsWrongAndChangesNothing(t *testing.T) {
 	d.file("own", "#!/bin/sh\n", 0o700)
 	before := d.tree()
 	printed, code := d.run("doctor --listen 127.0.0.1:0")
-	if code != exitFailed {
-		t.Errorf("exit code %d", code)
-	}
+	commontest.EqualIn(t, "exit code", exitFailed, code)
 	compare(t, filepath.Join(d.testdata, "doctor-desk.txt"), steady(printed))
 	// With the name of a server, doctor reports only what concerns that server.
 	printed, code = d.run("doctor gone --listen 127.0.0.1:0")
@@ -79,9 +77,7 @@ func TestDoctorSaysWhatIsWrongAndChangesNothing(t *testing.T) {
 			}
 		})
 	}
-	if diff := cmp.Diff(before, d.tree()); diff != "" {
-		t.Errorf("it has changed files (-before +after):\n%s", diff)
-	}
+	commontest.SameIn(t, "its files", before, d.tree())
 }
 
 // tree returns the names of all files of the desk.
@@ -132,9 +128,7 @@ func TestDoctorAsksAMachineThatIsUp(t *testing.T) {
     "ok": true,
     "says": "counter 1, protocol 2025-11-25",
     "duration_ms"`, `"says": "1 tool"`} {
-		if !strings.Contains(printed, want) {
-			t.Errorf("it does not say %s: %s", want, printed)
-		}
+		commontest.Contains(t, "it", want, printed)
 	}
 	if err := os.Chmod(filepath.Join(s.data, "secret"), 0o644); err != nil { //nolint:gosec // this is what is wrong
 		t.Fatal(err)
@@ -155,9 +149,7 @@ func TestDoctorSaysWhichServersAreConfinedOrWhyTheyAreNot(t *testing.T) {
 		t.Errorf("guests on loopback are %q", got)
 	}
 	others := guests("0.0.0.0:8787")
-	if strings.Join(others, " ") != "a c" {
-		t.Errorf("guests are %q", others)
-	}
+	commontest.EqualIn(t, "guests", "a c", strings.Join(others, " "))
 	d := &doctor{doctorCommand: &doctorCommand{}}
 	whole := sandbox.Support{Limits: true, Landlock: 7, Seccomp: true}
 	groups, lacks := whole, whole

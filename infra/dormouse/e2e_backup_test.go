@@ -46,9 +46,8 @@ func TestE2EABackupOfARunningMachineIsRestored(t *testing.T) {
 	m.start(append(sleepy(), "--access", "keys")...)
 	again := m.again(c, "one")
 	again.key = key
-	if _, err := again.call("echo", `{"text":"again"}`); err != nil {
-		t.Error(err)
-	}
+	_, err := again.call("echo", `{"text":"again"}`)
+	commontest.Check(t, err)
 	info, err := os.Stat(copied)
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the backup: %v %v", info, err)

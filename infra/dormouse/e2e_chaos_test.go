@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
@@ -20,9 +21,7 @@ import (
 func alive(t *testing.T, sessions []*client) {
 	t.Helper()
 	for i, c := range sessions {
-		if got := c.text("echo", `{"text":"alive"}`); got != "alive" {
-			t.Errorf("session %d at %s says %q when all is over", i, c.url, got)
-		}
+		commontest.EqualIn(t, fmt.Sprintf("session %d at %s says", i, c.url), "alive", c.text("echo", `{"text":"alive"}`))
 	}
 }
 

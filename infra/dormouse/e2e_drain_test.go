@@ -67,9 +67,7 @@ func TestE2ETermWaitsForCallsInFlight(t *testing.T) {
 	messages, err := c.follow(ctx, w.stream, w.id)
 	commontest.OK(t, err)
 	commontest.Same(t, []string{"progress 4", "progress 5", "response " + w.id}, ended(messages))
-	if state := m.ended(patience); state.ExitCode() != 0 {
-		t.Errorf("dormouse run ended with %v, want 0", state)
-	}
+	commontest.EqualIn(t, "the exit code of dormouse run", 0, m.ended(patience).ExitCode())
 	if left := m.processes(); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}

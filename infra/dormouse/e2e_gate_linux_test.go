@@ -87,9 +87,7 @@ func TestE2EBoxesReachNoListenerOfDormouse(t *testing.T) {
 					want = "address family not supported"
 				}
 				for door, d := range doors {
-					if got := c.text("ask", fmt.Sprintf(`{"path":%q,"send":%q}`, d[0], d[1])); !strings.Contains(got, want) {
-						t.Errorf("%s gets an answer of the %s: %s", name, door, got)
-					}
+					commontest.Contains(t, name+" asks the "+door, want, c.text("ask", fmt.Sprintf(`{"path":%q,"send":%q}`, d[0], d[1])))
 				}
 			}
 			// A program can pass its connection on while it is looked for, and lose its parents.
@@ -100,9 +98,7 @@ func TestE2EBoxesReachNoListenerOfDormouse(t *testing.T) {
 				}
 			}
 			// This test is no box, and goes on to be served.
-			if p := web(t, http.DefaultClient, http.MethodGet, "http://"+address+"/healthz", "", nil); p.status != http.StatusOK {
-				t.Errorf("a caller outside of boxes gets %d", p.status)
-			}
+			commontest.EqualIn(t, "a caller outside of boxes", http.StatusOK, web(t, http.DefaultClient, http.MethodGet, "http://"+address+"/healthz", "", nil).status)
 
 			m.ours(`{"access": {"boxes": true}}`)
 			m.eventually(idle*5, "the file opens the endpoint to boxes", func() bool {

@@ -193,9 +193,7 @@ func TestE2EUpgradeTakesANewerVersionAndGoesBack(t *testing.T) {
 	m.start()
 	lists := func(version string) {
 		t.Helper()
-		if list := string(m.session("small").list()); !strings.Contains(list, "Of "+version+".") {
-			t.Errorf("a client gets %s, want the tool of %s", list, version)
-		}
+		commontest.Contains(t, "the list of a client", "Of "+version+".", string(m.session("small").list()))
 		text, err := os.ReadFile(m.servers)
 		if err != nil || !strings.Contains(string(text), `"small-server@`+version+`"`) {
 			t.Errorf("the servers file has %s, %v", text, err)

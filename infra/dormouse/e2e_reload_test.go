@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
 // changed waits for a servers.changed event after the first ones, whose number is before.
@@ -32,9 +34,7 @@ func TestE2EReloadChangesAServer(t *testing.T) {
 	call := c.begin()
 	call.progress(t, 1, 3)
 	write(t, env, "OWN_NAME=changed\n")
-	if e := m.changed(0); strings.Join(e.Changed, " ") != "one" {
-		t.Errorf("the event is %+v", e)
-	}
+	commontest.EqualIn(t, "the event", "one", strings.Join(m.changed(0).Changed, " "))
 	m.awaitLine(m.log, patience, "the runner hears of it", func(line string) bool { return strings.Contains(line, `"retiring`) })
 	call.open(t)
 	if end, err := call.response(call.id); err != nil || textOf(end) != "worked" {
@@ -45,7 +45,5 @@ func TestE2EReloadChangesAServer(t *testing.T) {
 			t.Errorf("the session %s has %+v, before it was %+v", name, got, before)
 		}
 	}
-	if got := other.whoami().PID; got != neighbour {
-		t.Errorf("the process of the other server is %d, was %d", got, neighbour)
-	}
+	commontest.EqualIn(t, "the process of the other server", neighbour, other.whoami().PID)
 }

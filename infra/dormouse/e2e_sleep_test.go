@@ -74,9 +74,7 @@ func TestE2ENothingRunsAfterTheLastMessage(t *testing.T) {
 	m.asleep()
 	m.await(patience, "the server is said to sleep", func(e event) bool { return e.Kind == "server.asleep" }) // comes last
 	zero := m.await(patience, "the end of the last process is told", func(e event) bool { return e.Kind == "process.count" })
-	if zero.Running != 0 {
-		t.Errorf("process.count says %d processes", zero.Running)
-	}
+	commontest.EqualIn(t, "process.count says", 0, zero.Running)
 	m.quiet(time.Second)
 
 	m.wakesAnew(c)

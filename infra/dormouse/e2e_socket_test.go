@@ -137,13 +137,9 @@ func TestE2ESocketOutlivesEveryProgram(t *testing.T) {
 	s := m.talk("one")
 	s.text("count", "")
 	m.killFunctions("socket", "relay", "sweep")
-	if got := s.text("count", ""); got != "2" {
-		t.Errorf("after the functions were killed the counter says %s, want 2", got)
-	}
+	commontest.EqualIn(t, "after the functions were killed the counter says", "2", s.text("count", ""))
 	m.killFunctions("socket", "relay", "sweep")
 	m.kill(m.those("runner", "stdio")...)
 	m.await(patience, "the fleet has noticed", func(e event) bool { return e.Kind == "box.crash" })
-	if got := s.text("count", ""); got != "1" {
-		t.Errorf("after everything was killed the counter says %s, want 1", got)
-	}
+	commontest.EqualIn(t, "after everything was killed the counter says", "1", s.text("count", ""))
 }

@@ -27,9 +27,8 @@ func spoil(t *testing.T, path string) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	commontest.OK(t, err)
 	defer func() { _ = f.Close() }()
-	if _, err := f.WriteAt([]byte(strings.Repeat("nonsense", int(info.Size()-4096)/8)), 4096); err != nil {
-		t.Fatal(err)
-	}
+	_, err = f.WriteAt([]byte(strings.Repeat("nonsense", int(info.Size()-4096)/8)), 4096)
+	commontest.OK(t, err)
 }
 
 // A store that is damaged, emptied or gone stops the start of a machine that was in use, and
@@ -40,9 +39,8 @@ func TestE2EALostStoreStopsTheStart(t *testing.T) {
 	m.programs = false // programs that are killed leave a write-ahead log, which mends the file
 	m.start(sleepy()...)
 	c := m.session("one")
-	if _, err := c.call("echo", `{"text":"x"}`); err != nil {
-		t.Fatal(err)
-	}
+	_, err := c.call("echo", `{"text":"x"}`)
+	commontest.OK(t, err)
 	m.interrupt()
 	store := filepath.Join(m.data, local.StoreFile)
 	whole := read(t, store)
@@ -70,9 +68,8 @@ func TestE2EALostStoreStopsTheStart(t *testing.T) {
 	}
 	m.start(sleepy()...)
 	c = m.again(c, "one")
-	if _, err := c.call("echo", `{"text":"again"}`); err != nil {
-		t.Error(err)
-	}
+	_, err := c.call("echo", `{"text":"again"}`)
+	commontest.Check(t, err)
 }
 
 // A store that goes away or is damaged under a running machine is told everywhere, calls are
@@ -94,9 +91,8 @@ func TestE2EAStoreThatGoesAwayIsTold(t *testing.T) {
 			m.interrupt() // so that the file has everything
 			m.start()
 			c := m.session("one")
-			if _, err := c.call("echo", `{"text":"x"}`); err != nil {
-				t.Fatal(err)
-			}
+			_, err := c.call("echo", `{"text":"x"}`)
+			commontest.OK(t, err)
 			m.eventually(patience, "the log of the store has been seen", func() bool {
 				status, _ := m.health("one")
 				return status == http.StatusOK

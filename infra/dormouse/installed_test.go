@@ -94,9 +94,7 @@ launchctl bootout gui/501/mcp.dormouse
 				text := string(content)
 				for _, want := range lines {
 					want = strings.ReplaceAll(want, "ROOT", root)
-					if !strings.Contains("\n"+text, "\n"+want+"\n") {
-						t.Errorf("%s has no line %s:\n%s", path, want, text)
-					}
+					commontest.Contains(t, path, "\n"+want+"\n", "\n"+text)
 				}
 				if strings.Contains(text, "AWS_SECRET") || strings.HasSuffix(path, ".plist") && xml.Unmarshal([]byte(text), new(struct{})) != nil {
 					t.Errorf("%s: %s", path, text)
@@ -113,9 +111,7 @@ launchctl bootout gui/501/mcp.dormouse
 			}
 			commontest.Same(t, strings.ReplaceAll(test.calls, "ROOT", root), told())
 			said := m.t.out.(*bytes.Buffer).String()
-			if want := map[bool]string{true: "one\ntwo\n", false: "from journalctl"}[m.launchd()]; !strings.Contains(said, want) {
-				t.Errorf("it says %s", said)
-			}
+			commontest.Contains(t, "it says", map[bool]string{true: "one\ntwo\n", false: "from journalctl"}[m.launchd()], said)
 		})
 	}
 }

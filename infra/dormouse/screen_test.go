@@ -22,12 +22,9 @@ func TestKeysAreReadWithoutEnter(t *testing.T) {
 	pressed := make(chan string)
 	go k.read(map[byte]func(){'v': func() { pressed <- "v" }, 'q': func() { pressed <- "q" }})
 	for _, key := range []string{"v", "q"} {
-		if _, err := io.WriteString(master, "x"+key); err != nil {
-			t.Fatal(err)
-		}
-		if got := <-pressed; got != key {
-			t.Errorf("%s was taken for %s", key, got)
-		}
+		_, err := io.WriteString(master, "x"+key)
+		commontest.OK(t, err)
+		commontest.Equal(t, key, <-pressed)
 	}
 	k.giveBack()
 	if file, err := os.Open(os.DevNull); err != nil || takeKeyboard(file) != nil {

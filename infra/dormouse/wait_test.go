@@ -30,9 +30,7 @@ func TestCallChecksItsArgumentsBeforeItSendsThem(t *testing.T) {
 	answers := []string{"one", "1"}
 	var said bytes.Buffer
 	by := &terminal{err: &said, ask: func(question string, _ bool) (answer string, err error) {
-		if question != "add needs a, a number (the first): " {
-			t.Errorf("it asks %q", question)
-		}
+		commontest.EqualIn(t, "it asks", "add needs a, a number (the first): ", question)
 		answer, answers = answers[0], answers[1:]
 		return answer, nil
 	}}

@@ -80,9 +80,7 @@ func TestSlowBodiesOfOneCallerLeaveRoomForOthers(t *testing.T) {
 		// A body that gets no room within roomWithin is given up.
 		time.Sleep(roomWithin)
 		synctest.Wait()
-		if want := int64(slow - maxCallerBodies/maxBody); gone.Load() != want {
-			t.Errorf("%d bodies were given up after %s, want %d", gone.Load(), roomWithin, want)
-		}
+		commontest.EqualIn(t, "bodies that were given up", int64(slow-maxCallerBodies/maxBody), gone.Load())
 		_ = stop.CloseWithError(errors.New("gone"))
 		synctest.Wait()
 		if gone.Load() != slow || len(d.callers.of) != 0 || !d.bodies.room.TryAcquire(maxBodies) {
@@ -156,9 +154,8 @@ func TestAFormThatDoesNotComeIsGivenUp(t *testing.T) {
 		forms := formsOf(t, b, func(_ *http.Request, err error) { given <- err })
 		conn, err := forms.Dial(t.Context(), "", "")
 		commontest.OK(t, err)
-		if _, err := io.WriteString(conn, formHead); err != nil {
-			t.Fatal(err)
-		}
+		_, err = io.WriteString(conn, formHead)
+		commontest.OK(t, err)
 		if err := <-given; !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(begun) != formWithin {
 			t.Errorf("%v after %s, want it given up after %s", err, time.Since(begun), formWithin)
 		}
@@ -190,9 +187,8 @@ func TestABodyThatDoesNotComeFreesItsConnection(t *testing.T) {
 				t.Cleanup(func() { _ = m.closers[0](t.Context()) })
 				conn, err := network.Dial(t.Context(), "", "")
 				commontest.OK(t, err)
-				if _, err := io.WriteString(conn, formHead); err != nil {
-					t.Fatal(err)
-				}
+				_, err = io.WriteString(conn, formHead)
+				commontest.OK(t, err)
 				said, _ := io.ReadAll(conn) // until the server closes it
 				if took := time.Since(begun); took != bodyWithin || !strings.Contains(string(said), test.status) {
 					t.Errorf("the connection is free after %s, want %s; it said %s", took, bodyWithin, said)
@@ -218,9 +214,8 @@ func TestABodyKeepsTheRoomOfItsBytesOnly(t *testing.T) {
 		if b, ok := r.Body.(*guardedBody); ok {
 			b.ctx = ctx
 		}
-		if _, err := io.ReadAll(r.Body); err != nil {
-			t.Fatal(err)
-		}
+		_, err = io.ReadAll(r.Body)
+		commontest.OK(t, err)
 	}
 }
 
@@ -249,9 +244,8 @@ func TestAWebSocketIsHeldUntilItEnds(t *testing.T) {
 	if _, err := all.admit(t.Context(), caller); !errors.As(err, &limit) || limit.Kind != "concurrent" || storage.CodeOf(err) != storage.Busy {
 		t.Errorf("one more: %v, want it refused as busy", err)
 	}
-	if _, err := all.admit(t.Context(), sessions.Caller{Identity: storage.Identity{Principal: "eve"}}); err != nil {
-		t.Errorf("another caller: %v", err)
-	}
+	_, err := all.admit(t.Context(), sessions.Caller{Identity: storage.Identity{Principal: "eve"}})
+	commontest.CheckIn(t, "another caller", err)
 	close(held)
 	for range maxInWork {
 		<-ended
@@ -270,9 +264,8 @@ func TestAPackedBodyHasTheRoomOfItsUnpackedBytes(t *testing.T) {
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader("packed"))
 	r.Header.Set("Content-Encoding", "gzip")
 	r, release := b.guard(httptest.NewRecorder(), r)
-	if _, err := io.ReadAll(r.Body); err != nil {
-		t.Fatal(err)
-	}
+	_, err := io.ReadAll(r.Body)
+	commontest.OK(t, err)
 	if b.room.TryAcquire(maxBodies - maxBody + 1) {
 		t.Fatal("a body that is being unpacked has the room of its packed bytes only")
 	}

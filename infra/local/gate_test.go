@@ -43,12 +43,8 @@ func TestTheGateIsShutWhileASandboxHasANetwork(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := newGate()
 			g.take(read(test.box, test.access))
-			if got := status(g, true); got != test.want {
-				t.Errorf("%s: a program in a box gets %d", name, got)
-			}
-			if got := status(g, false); got != 200 {
-				t.Errorf("%s: another program gets %d", name, got)
-			}
+			commontest.EqualIn(t, name+": a program in a box", test.want, status(g, true))
+			commontest.EqualIn(t, name+": another program", 200, status(g, false))
 		})
 	}
 	// The process of a server that has left the file may still run.

@@ -45,9 +45,7 @@ func TestMetricsSayWhatRuns(t *testing.T) {
 		`dormouse_server_memory_bytes{tenant="acme",server="mine"} 0`, `dormouse_installs_total{tenant="acme",server="mine"} 1`,
 		`dormouse_install_seconds_total{tenant="acme",server="mine"} 2`, `dormouse_build_info{version="`, "go_goroutines ", "go_memstats_sys_bytes ",
 	} {
-		if !strings.Contains(all, want) {
-			t.Errorf("there is no %s in\n%s", want, all)
-		}
+		commontest.Contains(t, "", want, all)
 	}
 	acme := read(func(tenant, _ string) bool { return tenant == "acme" })
 	if !strings.Contains(acme, `dormouse_sessions{tenant="acme",server="mine"} 2`) || strings.Contains(acme, `b\"ob`) || strings.Contains(acme, "go_") || strings.Contains(acme, "build_info") {

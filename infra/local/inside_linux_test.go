@@ -261,12 +261,8 @@ func TestAMachineWhoseMemoryIsFullRefusesANewSession(t *testing.T) {
 	if phase, _ := wire.String(wire.Lookup(answer.Error, "data", "phase")); phase != string(box.PhaseSessionCreate) {
 		t.Errorf("the client gets %s", answer.Raw)
 	}
-	if now := before.pid("pid"); now != pid {
-		t.Errorf("the session that had process %d has %d", pid, now)
-	}
-	if why := m.failed.reasons()["two"]; why != message {
-		t.Errorf("the list says %q, the client gets %q", why, message)
-	}
+	commontest.EqualIn(t, "the process of the session of before", pid, before.pid("pid"))
+	commontest.EqualIn(t, "the list says", message, m.failed.reasons()["two"])
 	if text, _ := json.Marshal(message); !strings.Contains(events.Take(), string(text)) {
 		t.Errorf("no event says %s", text)
 	}
@@ -315,9 +311,7 @@ func TestABoxThatIsAProcessIsAskedToYield(t *testing.T) {
 			break
 		}
 	}
-	if now := c.pid("pid"); now != pid {
-		t.Errorf("a process that was used just now was ended: %d, %d", pid, now)
-	}
+	commontest.EqualIn(t, "a process that was used just now", pid, c.pid("pid"))
 	commontest.OK(t, m.boxes.Stop(t.Context(), one.task, "the test"))
 	<-one.ended
 }
@@ -359,9 +353,7 @@ func TestAPanicEndsItsBoxAlone(t *testing.T) {
 			if now := struck.pid("pid"); now == before {
 				t.Errorf("the session still has process %d", now)
 			}
-			if now := other.pid("pid"); now != neighbour {
-				t.Errorf("the process of another box is %d, was %d", now, neighbour)
-			}
+			commontest.EqualIn(t, "the process of another box", neighbour, other.pid("pid"))
 		})
 	}
 }

@@ -91,9 +91,8 @@ func TestChangedServersFileIsServedAndSaid(t *testing.T) {
 	if status, text := r.answer("counter"); status != http.StatusNotFound || !strings.Contains(text, "server counter was removed from the servers file at ") {
 		t.Errorf("the removed server: %d %s", status, text)
 	}
-	if _, err := r.save(`{"mcpServers":{` + oneNative + `}}`); err != nil {
-		t.Error(err)
-	}
+	_, err = r.save(`{"mcpServers":{` + oneNative + `}}`)
+	commontest.Check(t, err)
 	if status, text := r.answer("counter"); status != http.StatusOK {
 		t.Errorf("the server is back: %d %s", status, text)
 	}

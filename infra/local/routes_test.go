@@ -3,6 +3,7 @@ package local
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -54,14 +55,10 @@ func TestRunnersAreAdmittedByTheirPassAndAnsweredByFrames(t *testing.T) {
 	} {
 		req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/relay", nil)
 		req.Header.Set("Dormouse-Pass", pass)
-		if got := r.Connect(t.Context(), sockets.Conn{}, req); got.Status != want {
-			t.Errorf("pass %.8q: %d, want %d", pass, got.Status, want)
-		}
+		commontest.EqualIn(t, fmt.Sprintf("pass %.8q", pass), want, r.Connect(t.Context(), sockets.Conn{}, req).Status)
 	}
 	for _, none := range []string{"", "hello", `{"message":"Internal server error"}`} {
-		if got := r.Message(t.Context(), sockets.Conn{ID: "c"}, []byte(none)); len(got) != 0 {
-			t.Errorf("%q is answered with %s", none, got)
-		}
+		commontest.EqualIn(t, "the answer to "+none, "", string(r.Message(t.Context(), sockets.Conn{ID: "c"}, []byte(none))))
 	}
 	stranger := frametest.Encode(frametest.Frame{V: frame.Version, Type: frame.TypeHello, Box: "b", Gen: 1, Runner: "r", Link: 1})
 	got, err := frametest.Decode(r.Message(t.Context(), sockets.Conn{ID: "c"}, stranger))

@@ -3,7 +3,6 @@ package local
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -34,9 +33,7 @@ func TestServersAreGuestsWhereOthersCallAndTheSystemCanConfineThem(t *testing.T)
 			f := &serversFile{Config: Config{Servers: file}, others: test.others, on: test.on, warned: map[string]bool{}}
 			servers, err := f.load()
 			commontest.OK(t, err)
-			if got := guests(servers); !slices.Equal(got, test.want) {
-				t.Errorf("%s: guests are %q", name, got)
-			}
+			commontest.SameIn(t, name, test.want, guests(servers))
 			if got := strings.Join(f.news(), "\n"); !strings.Contains(got, test.warns) || test.warns == "" && got != "" {
 				t.Errorf("%s: it warns %q", name, got)
 			}

@@ -44,9 +44,7 @@ func TestASaveStartsTheServerAnew(t *testing.T) {
 	save("second")
 	await("server.saved")
 	commontest.EqualIn(t, "the session hears", wire.NotifyToolsChanged, <-heard)
-	if list := c.answer(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`); !strings.Contains(string(list.Result), `"second"`) {
-		t.Errorf("the list is %s", list.Result)
-	}
+	commontest.Contains(t, "the list", `"second"`, string(c.answer(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`).Result))
 	save("")
 	await("server.saved")
 	commontest.Contains(t, "the start failed with", `"lines":["main.py:1"]`, await("server.failed"))

@@ -3,6 +3,7 @@ package local
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"strings"
@@ -57,14 +58,10 @@ func TestFirstBlockCountsToolsFromTheRecords(t *testing.T) {
 	delete(got, "all")
 	commontest.Same(t, map[string]string{"asked": "2 tools", "of-ada": "1 tool", "greeted": "", "fresh": "program missing", "silent": "", "counter": "1 tool"}, got)
 	for of, want := range map[[2]string]string{{"local", "asked"}: "2 tools", {"ada", "asked"}: "", {"ada", "of-ada"}: "1 tool", {"local", "no-such-server"}: ""} {
-		if got := toolsOf(m, of[0], of[1]); got != want {
-			t.Errorf("when %s of %s is ready: %q, want %q", of[1], of[0], got, want)
-		}
+		commontest.EqualIn(t, fmt.Sprintf("when %s of %s is ready", of[1], of[0]), want, toolsOf(m, of[0], of[1]))
 	}
 	for of, want := range map[[3]string]bool{{"local", "asked", "a"}: true, {"local", "asked", "x"}: false, {"ada", "asked", "x"}: true, {"local", "counter", "x"}: false, {"local", "no", "x"}: true} {
-		if got := m.lines.Lists(of[0], of[1], of[2]); got != want {
-			t.Errorf("tool %s of %s of %s is counted by its name: %v, want %v", of[2], of[1], of[0], got, want)
-		}
+		commontest.EqualIn(t, fmt.Sprintf("tool %s of %s of %s is counted by its name", of[2], of[1], of[0]), want, m.lines.Lists(of[0], of[1], of[2]))
 	}
 }
 

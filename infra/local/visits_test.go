@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,34 +34,24 @@ func passed(t *testing.T, h http.Handler, from string, n int) (passed int) {
 func TestAnAddressMayAskForThePagesOfSignInTenTimesASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newVisits().limit(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }), func(*http.Request, int, string, error) {})
-		if got := passed(t, h, "192.0.2.1:1", 1000); got != visitsBurst {
-			t.Errorf("%d requests got through at once, want %d", got, visitsBurst)
-		}
+		commontest.EqualIn(t, "requests at once", visitsBurst, passed(t, h, "192.0.2.1:1", 1000))
 		time.Sleep(3 * time.Second)
-		if got := passed(t, h, "192.0.2.1:2", 1000); got != 3*visitsPerSecond {
-			t.Errorf("%d requests got through after three seconds, want %d", got, 3*visitsPerSecond)
-		}
+		commontest.EqualIn(t, "requests after three seconds", 3*visitsPerSecond, passed(t, h, "192.0.2.1:2", 1000))
 		commontest.EqualIn(t, "requests got through in the other form of the address", 0, passed(t, h, "[::ffff:192.0.2.1]:3", 10))
 		time.Sleep(visitsBurst / visitsPerSecond * time.Second) // the network may share the limiter of the address
 		var network int
 		for i := range 1000 {
 			network += passed(t, h, fmt.Sprintf("[2001:db8::%x]:1", i+1), 1)
 		}
-		if network != visitsBurst {
-			t.Errorf("%d requests got through from one network, want %d", network, visitsBurst)
-		}
+		commontest.EqualIn(t, "requests from one network", visitsBurst, network)
 		// All callers behind a proxy on this machine come from loopback, and share one limit.
 		here := 0
 		for _, from := range []string{"127.0.0.1:9", "[::1]:9", "[::ffff:127.0.0.1]:9", "@"} {
 			here += passed(t, h, from, 1000)
 		}
-		if here != visitsBurstHere {
-			t.Errorf("%d of 4000 requests from this machine got through, want %d", here, visitsBurstHere)
-		}
+		commontest.EqualIn(t, "requests from this machine", visitsBurstHere, here)
 		time.Sleep(time.Second)
-		if got := passed(t, h, "127.0.0.2:9", 1000); got != visitsPerSecondHere {
-			t.Errorf("%d requests from this machine got through after a second, want %d", got, visitsPerSecondHere)
-		}
+		commontest.EqualIn(t, "requests from this machine after a second", visitsPerSecondHere, passed(t, h, "127.0.0.2:9", 1000))
 		// An address seldom shares the limiter of another one, because limiters are found
 		// by a hash.
 		others := 0
@@ -91,17 +80,11 @@ func TestRefusalsOfTheMachineNameTheirCaller(t *testing.T) {
 	}
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/relay", nil)
 	r.RemoteAddr = "@"
-	if reply := (&runnerRoutes{in}).Connect(t.Context(), sockets.Conn{}, r); reply.Status != http.StatusUnauthorized {
-		t.Errorf("a runner without a pass gets %d", reply.Status)
-	}
+	commontest.EqualIn(t, "a runner without a pass", http.StatusUnauthorized, (&runnerRoutes{in}).Connect(t.Context(), sockets.Conn{}, r).Status)
 	for _, want := range []string{`try again in a second","address":"192.0.2.7"`, `no pass of this deployment","address":"this machine"`} {
-		if !strings.Contains(told.String(), want) {
-			t.Errorf("no event has %s:\n%s", want, told.String())
-		}
+		commontest.Contains(t, "the events", want, told.String())
 	}
 	for _, want := range []string{`"address":"192.0.2.7"}`, `"address":"this machine"}`} {
-		if !strings.Contains(log.String(), want) {
-			t.Errorf("no log line has %s:\n%s", want, log.String())
-		}
+		commontest.Contains(t, "the log", want, log.String())
 	}
 }

@@ -61,9 +61,8 @@ func (e *end) ends() {
 
 func (e *end) say(line string) {
 	e.t.Helper()
-	if _, err := io.WriteString(e.in, line+"\n"); err != nil {
-		e.t.Fatal(err)
-	}
+	_, err := io.WriteString(e.in, line+"\n")
+	commontest.OK(e.t, err)
 }
 
 // hears compares the next line with want.

@@ -30,9 +30,8 @@ func TestAFileThatChangesMeanwhileHasTheSizeThatWasPromised(t *testing.T) {
 	commontest.OK(t, a.out.Close())
 	in := tar.NewReader(&b)
 	for _, want := range []string{"abc\x00\x00\x00\x00\x00\x00\x00", strings.Repeat("\x00", 10), "xxxxxxxxxx", "abc\x00\x00\x00\x00\x00\x00\x00"} {
-		if _, err := in.Next(); err != nil {
-			t.Fatal(err)
-		}
+		_, err := in.Next()
+		commontest.OK(t, err)
 		if got, err := io.ReadAll(in); err != nil || string(got) != want {
 			t.Errorf("got %q, %v", got, err)
 		}

@@ -141,9 +141,7 @@ func TestFramesOfASessionAreBilledToItsPrincipal(t *testing.T) {
 		{server: "one", tenant: "acme", principal: "bob"}:                1,
 	}
 	for o, n := range want {
-		if got := sharesOf(b)[o].Invocations; got != n {
-			t.Errorf("%+v has %v invocations, want %v", o, got, n)
-		}
+		commontest.EqualIn(t, fmt.Sprintf("%+v", o), n, sharesOf(b)[o].Invocations)
 	}
 	days := map[string]float64{}
 	for _, s := range b.Days {
@@ -240,9 +238,7 @@ func TestAToolIsBilledForItsRequestsAndTheirFrames(t *testing.T) {
 		commontest.SameIn(t, "by tool", want, got)
 		commontest.SameIn(t, "total", meter.Units{Requests: 3, Messages: 10}, l.Total())
 		for _, s := range b.Shares {
-			if s.Tool != "" {
-				t.Errorf("a share of a session has a tool: %+v", s)
-			}
+			commontest.EqualIn(t, "the tool in a share of a session", "", s.Tool)
 		}
 	}
 	check(l)

@@ -195,9 +195,7 @@ func TestTextsOfOthersDoNotControlTheScreen(t *testing.T) {
 		if strings.ContainsAny(got, "\x1b\r\u0085") {
 			t.Errorf("the screen gets %q", got)
 		}
-		if n := strings.Count(got, "a [2J  b"); n != 13 {
-			t.Errorf("%d texts in %q", n, got)
-		}
+		commontest.EqualIn(t, fmt.Sprintf("texts in %q", got), 13, strings.Count(got, "a [2J  b"))
 	})
 }
 
@@ -228,18 +226,14 @@ func TestCallsThatAreTooFastAreSummed(t *testing.T) {
 			}
 			p.at(e)
 		}
-		if got := strings.Count(p.lines(), "\n") - before; got != 20 {
-			t.Errorf("%d lines at once, want 20:\n%s", got, p.lines())
-		}
+		commontest.EqualIn(t, "lines at once", 20, strings.Count(p.lines(), "\n")-before)
 		time.Sleep(time.Second)
 		want := "00:00:01            30 more calls in this second\n─ nothing runs · 0 sessions · 50 calls, 5 failed\n"
 		if got := p.lines(); !strings.HasSuffix(got, want) || strings.Contains(got, "local") {
 			t.Errorf("want at the end\n%s\ngot\n%s", want, got)
 		}
 		p.at(journal.Event{Kind: journal.Call, Name: "mine", Tool: "again"})
-		if got := p.lines(); !strings.Contains(got, "again") {
-			t.Errorf("the next second has no line:\n%s", got)
-		}
+		commontest.Contains(t, "the next second", "again", p.lines())
 	})
 }
 
@@ -257,9 +251,7 @@ func TestAHeldTerminalHoldsNothingUp(t *testing.T) {
 		}
 		begun := time.Now()
 		p.Close()
-		if took := time.Since(begun); took != time.Second {
-			t.Errorf("it took %s to close", took)
-		}
+		commontest.EqualIn(t, "the time that it took to close", time.Second, time.Since(begun))
 		close(held)
 	})
 }

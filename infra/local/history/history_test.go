@@ -64,9 +64,7 @@ func TestOnlyItsOwnerMayReadTheFile(t *testing.T) {
 			for _, f := range files {
 				info, err := f.Info()
 				commontest.OK(t, err)
-				if got := info.Mode().Perm(); got != 0o600 {
-					t.Errorf("%s has mode %o, want 600", f.Name(), got)
-				}
+				commontest.EqualIn(t, f.Name(), 0o600, info.Mode().Perm())
 			}
 		})
 	}
@@ -170,9 +168,7 @@ func TestKilledMachineLosesTheLastMinuteOfItsHistoryAtMost(t *testing.T) {
 		if lost := made - int(n); lost < 0 || lost > int(time.Minute/step) {
 			t.Errorf("%d of %d calls are in the series", n, made)
 		}
-		if got := len(calls(t, again, api.CallQuery{Limit: 100_000})); got != int(n) {
-			t.Errorf("%d calls are listed and %d counted", got, n)
-		}
+		commontest.EqualIn(t, "calls that are listed", int(n), len(calls(t, again, api.CallQuery{Limit: 100_000})))
 	})
 }
 
@@ -200,12 +196,8 @@ func TestOldCallsAndCountsAreDeleted(t *testing.T) {
 			if after.time > 0 {
 				h.Record(event("mine", "ada", "next", 0, ""))
 			}
-			if got := len(calls(t, h, api.CallQuery{})); got != after.calls {
-				t.Errorf("after %v: %d calls, want %d", after.time, got, after.calls)
-			}
-			if got := [2]int{buckets(23 * time.Hour), buckets(100 * 24 * time.Hour)}; got != [2]int{after.minutes, after.hours} {
-				t.Errorf("after %v: %d minutes and hours, want %d and %d", after.time, got, after.minutes, after.hours)
-			}
+			commontest.EqualIn(t, fmt.Sprintf("calls after %v", after.time), after.calls, len(calls(t, h, api.CallQuery{})))
+			commontest.EqualIn(t, fmt.Sprintf("minutes and hours after %v", after.time), [2]int{after.minutes, after.hours}, [2]int{buckets(23 * time.Hour), buckets(100 * 24 * time.Hour)})
 		}
 	})
 }
@@ -243,9 +235,7 @@ func TestMetricsCountCallsByPrincipalAndTool(t *testing.T) {
 		`dormouse_tool_call_duration_seconds_bucket{tenant="acme",server="mine",le="+Inf"} 3`,
 		`dormouse_tool_call_duration_seconds_sum{tenant="acme",server="mine"} 120.025`,
 	} {
-		if !strings.Contains(text.String(), want+"\n") {
-			t.Errorf("metrics have no line %s:\n%s", want, text.String())
-		}
+		commontest.Contains(t, "metrics", want+"\n", text.String())
 	}
 	if strings.Contains(text.String(), "hidden") {
 		t.Error("metrics show a server that the reader must not see")
@@ -277,9 +267,7 @@ func TestRefusalsAreNoFailures(t *testing.T) {
 	if failed := calls(t, h, api.CallQuery{Failed: true}); failed != nil {
 		t.Errorf("failed: %v", failed)
 	}
-	if own := calls(t, h, api.CallQuery{Tenant: "acme"}); len(own) != 2 {
-		t.Errorf("a tenant sees %v", own)
-	}
+	commontest.EqualIn(t, "calls that a tenant sees", 2, len(calls(t, h, api.CallQuery{Tenant: "acme"})))
 	s, err := h.Series(t.Context(), api.SeriesQuery{Since: time.Now().Add(-time.Hour)})
 	if err != nil || len(s.Buckets) != 1 || s.Buckets[0].Calls != 1 || s.Buckets[0].Failed != 0 || s.Buckets[0].Refused != 1 {
 		t.Errorf("%+v, %v", s, err)
@@ -314,9 +302,7 @@ func TestInventedNamesBlindNobody(t *testing.T) {
 	var text strings.Builder
 	commontest.OK(t, h.Metrics(&text, func(tenant, _ string) bool { return tenant == "acme" }))
 	for _, want := range []string{`principal="eve",tool="(unknown)",outcome="failed"} 3000`, `principal="eve",tool="forecast",outcome="failed"} 1`} {
-		if !strings.Contains(text.String(), want) {
-			t.Errorf("metrics have no line %s:\n%s", want, text.String())
-		}
+		commontest.Contains(t, "metrics", want, text.String())
 	}
 	text.Reset()
 	commontest.OK(t, h.Metrics(&text, func(tenant, _ string) bool { return tenant == "loud" }))
@@ -352,9 +338,7 @@ func TestPeopleAreListedWithWhatTheyCalled(t *testing.T) {
 					t.Errorf("%s called last at %v", p.Principal, p.LastCall)
 				}
 			}
-			if strings.Join(got, ", ") != test.want {
-				t.Errorf("%+v: %s, want %s", test.q, strings.Join(got, ", "), test.want)
-			}
+			commontest.EqualIn(t, fmt.Sprintf("%+v", test.q), test.want, strings.Join(got, ", "))
 		}
 	})
 }

@@ -129,11 +129,7 @@ func ownAddress(t *testing.T) string {
 func TestAddressesOfThisMachine(t *testing.T) {
 	for text, want := range map[string]bool{ownAddress(t): true, "127.0.0.5": true, "192.0.2.7": false, "2001:db8::7": false} {
 		a := netip.MustParseAddr(text)
-		if got := ofThisMachine(a); got != want {
-			t.Errorf("%s: %v", a, got)
-		}
-		if got := binds(a); got != want {
-			t.Errorf("%s without netlink: %v", a, got)
-		}
+		commontest.EqualIn(t, a.String(), want, ofThisMachine(a))
+		commontest.EqualIn(t, a.String()+" without netlink", want, binds(a))
 	}
 }

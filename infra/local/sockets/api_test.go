@@ -19,9 +19,7 @@ func TestOpenedIsCalledWhenPostsAreTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, nil)
 		b.routes.connect = func(c Conn, _ *http.Request) Reply {
-			if err := b.Post(t.Context(), c.ID, []byte("too soon")); storage.CodeOf(err) != storage.Closed {
-				t.Errorf("a post before the routes have decided: %v", err)
-			}
+			commontest.EqualIn(t, "a post before the routes have decided", storage.Closed, storage.CodeOf(b.Post(t.Context(), c.ID, []byte("too soon"))))
 			return Reply{Status: http.StatusOK, Opened: func() {
 				commontest.Check(t, b.Post(t.Context(), c.ID, []byte("owed")))
 			}}
@@ -39,17 +37,13 @@ func TestCloseEndsAllConnectionsAndRefusesNewOnes(t *testing.T) {
 		closed := make(chan error, 1)
 		go func() { closed <- b.Close(t.Context()) }()
 		for _, conn := range []*localtest.WebSocket{one, two} {
-			if end := conn.End(); end.Code != websocket.StatusGoingAway {
-				t.Errorf("close = %+v, want 1001", end)
-			}
+			commontest.EqualIn(t, "close", websocket.StatusGoingAway, conn.End().Code)
 		}
 		commontest.Check(t, <-closed)
 		if _, _, ends := b.routes.told(); ends != 2 {
 			t.Errorf("the routes were told of %d ends when Close returned, want 2", ends)
 		}
-		if got := b.Refused("/prod"); got.Status != http.StatusServiceUnavailable {
-			t.Errorf("after close: %v; want 503", got)
-		}
+		commontest.EqualIn(t, "after close", http.StatusServiceUnavailable, b.Refused("/prod").Status)
 	})
 }
 
@@ -76,9 +70,7 @@ func TestCloseCutsWhatDoesNotEndInTime(t *testing.T) {
 				if err := b.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("error = %v", err)
 				}
-				if took := time.Since(start); took != test.took {
-					t.Errorf("took %v, want %v", took, test.took)
-				}
+				commontest.EqualIn(t, "it took", test.took, time.Since(start))
 			})
 		})
 	}

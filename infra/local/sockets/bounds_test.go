@@ -42,9 +42,7 @@ func TestMessagesBeyondThoseInWorkAreNotRead(t *testing.T) {
 			release <- struct{}{}
 			heard[conn.Hear()] = true
 		}
-		if len(heard) != 10 {
-			t.Errorf("%d of 10 messages were answered", len(heard))
-		}
+		commontest.EqualIn(t, "answers", 10, len(heard))
 	})
 }
 
@@ -97,21 +95,13 @@ func TestAPostSaysWhyItIsNotTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t, nil)
 		conn, id := b.client()
-		if err := b.Post(t.Context(), id, make([]byte, 128<<10+1)); storage.CodeOf(err) != storage.TooLarge {
-			t.Errorf("over the limit: %v", err)
-		}
+		commontest.EqualIn(t, "over the limit", storage.TooLarge, storage.CodeOf(b.Post(t.Context(), id, make([]byte, 128<<10+1))))
 		commontest.OKIn(t, "at the limit", b.Post(t.Context(), id, make([]byte, 128<<10)))
-		if got := conn.Hear(); len(got) != 128<<10 {
-			t.Errorf("heard %d bytes", len(got))
-		}
-		if err := b.Post(t.Context(), "nobody", nil); storage.CodeOf(err) != storage.Closed {
-			t.Errorf("to nobody: %v", err)
-		}
+		commontest.EqualIn(t, "bytes that were heard", 128<<10, len(conn.Hear()))
+		commontest.EqualIn(t, "to nobody", storage.Closed, storage.CodeOf(b.Post(t.Context(), "nobody", nil)))
 		_ = conn.CloseNow()
 		synctest.Wait()
-		if err := b.Post(t.Context(), id, []byte("x")); storage.CodeOf(err) != storage.Closed {
-			t.Errorf("to one who left: %v", err)
-		}
+		commontest.EqualIn(t, "to one who left", storage.Closed, storage.CodeOf(b.Post(t.Context(), id, []byte("x"))))
 		commontest.CheckIn(t, "close of one who left", (Clients{b.API}).Close(t.Context(), id))
 	})
 }
@@ -149,9 +139,7 @@ func TestAClientThatDoesNotReadIsCut(t *testing.T) {
 		b := newBench(t, smallBuffer)
 		b.full()
 		time.Sleep(writeWithin + time.Second)
-		if end := b.end(); end.code != 1006 {
-			t.Errorf("the routes were told %+v", end)
-		}
+		commontest.EqualIn(t, "the routes were told", 1006, b.end().code)
 	})
 }
 
@@ -167,9 +155,7 @@ func TestAMessageThatDoesNotArriveCutsItsConnection(t *testing.T) {
 		commontest.OK(t, err)
 		go func() { _, _ = w.Write(make([]byte, 10_000)) }() // and never ended
 		time.Sleep(readWithin + time.Second)
-		if end := b.end(); end.code != 1006 {
-			t.Errorf("the routes were told %+v", end)
-		}
+		commontest.EqualIn(t, "the routes were told", 1006, b.end().code)
 		if !in.TryAcquire(1 << 20) {
 			t.Error("its room is not free")
 		}

@@ -32,9 +32,7 @@ func TestWhatIsOverALimitClosesTheConnection(t *testing.T) {
 				if end := conn.End(); end.Code != test.want.code || end.Reason != test.want.reason {
 					t.Errorf("close = %+v, want %+v", end, test.want)
 				}
-				if end := b.end(); end.code != int(test.want.code) {
-					t.Errorf("the routes were told %+v", end)
-				}
+				commontest.EqualIn(t, "the routes were told", int(test.want.code), b.end().code)
 				if _, messages, _ := b.routes.told(); messages != 0 {
 					t.Error("the routes got the message")
 				}

@@ -37,9 +37,7 @@ func TestDeleteClosesTheConnectionAfterWhatWasPosted(t *testing.T) {
 			t.Errorf("post after delete: %v", err)
 		}
 		commontest.EqualIn(t, "heard", "last words", conn.Hear())
-		if end := conn.End(); end.Code != websocket.StatusNormalClosure {
-			t.Errorf("close = %+v", end)
-		}
+		commontest.EqualIn(t, "close", websocket.StatusNormalClosure, conn.End().Code)
 		if end := b.end(); end.code != 1000 || end.reason != "Connection Closed Normally" {
 			t.Errorf("the routes were told %+v", end)
 		}

@@ -2,6 +2,7 @@ package telemetry_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -92,9 +93,7 @@ func TestTraceOfACallThatWakesItsBox(t *testing.T) {
 	for _, want := range []string{
 		`"key":"gen_ai.tool.name","value":{"stringValue":"look"}`, `"key":"mcp.session.id","value":{"stringValue":"s"}`,
 	} {
-		if !strings.Contains(got.all, want) {
-			t.Errorf("%s is not in %s", want, got.all)
-		}
+		commontest.Contains(t, "", want, got.all)
 	}
 }
 
@@ -108,13 +107,9 @@ func TestTracesBeginHereWithoutAParent(t *testing.T) {
 		journal.Event{Time: time.Now(), Kind: journal.Request, Name: "mine", Trace: "t4", Measured: journal.Measured{Method: "tools/list"}},
 	)
 	commontest.Same(t, []string{" > tools/call look", " > tools/call look", " > tools/list"}, got.spans)
-	if len(got.traces) != 3 {
-		t.Errorf("traces %v", got.traces)
-	}
+	commontest.EqualIn(t, fmt.Sprintf("traces %v", got.traces), 3, len(got.traces))
 	for _, want := range []string{`"key":"error.type","value":{"stringValue":"tool_error"}`, `"key":"error.type","value":{"stringValue":"unavailable"}`, `"message":"no city"`} {
-		if !strings.Contains(got.all, want) {
-			t.Errorf("%s is not in %s", want, got.all)
-		}
+		commontest.Contains(t, "", want, got.all)
 	}
 	if strings.Contains(got.all, "ada") {
 		t.Error("the principal was sent")

@@ -103,9 +103,8 @@ func TestNoLegacyVerbReachesThePinnedSession(t *testing.T) {
 	modern(t, func(t *testing.T, w *world) {
 		w.do(toolCall("echo").request()).result(t)
 		id := sessions.PinnedID(sessions.Caller{Server: sessions.Server{Name: "quiet"}, Identity: storage.Identity{Tenant: "tenant", Principal: "ada"}})
-		if _, _, err := w.store.Load(t.Context(), id, ""); err != nil {
-			t.Fatal(err)
-		}
+		_, _, err := w.store.Load(t.Context(), id, "")
+		commontest.OK(t, err)
 		c := w.at("/quiet/mcp", string(id))
 		for name, got := range map[string]*answer{
 			"POST":    c.call("echo"),

@@ -172,15 +172,13 @@ func FuzzTurn(f *testing.F) {
 			}
 		}
 		if turn.Asks() {
-			if _, err := wire.Parse(turn.Required("sealed")); err != nil {
-				t.Error(err)
-			}
+			_, err := wire.Parse(turn.Required("sealed"))
+			commontest.Check(t, err)
 			_ = turn.State().Encode()
 		}
 		if a, ok := bridge.Unasked([]byte(raw)); ok {
-			if _, err := wire.Parse(a.Raw); err != nil {
-				t.Error(err)
-			}
+			_, err := wire.Parse(a.Raw)
+			commontest.Check(t, err)
 		}
 	})
 }

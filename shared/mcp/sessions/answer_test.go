@@ -125,9 +125,8 @@ func TestAnAnswerToASuspendedCallIsTakenWhileTheBoxSleeps(t *testing.T) {
 	question := storage.QuestionID(stream, 1, 1)
 	item := storage.Item{Box: storage.BoxFor("t", "s"), ID: stream, Address: storage.Address{Session: id}}.
 		Suspend([]storage.Question{{ID: question}}, nil, 1, time.Now(), time.Hour)
-	if _, err := store.PutItem(t.Context(), item); err != nil {
-		t.Fatal(err)
-	}
+	_, err := store.PutItem(t.Context(), item)
+	commontest.OK(t, err)
 	raw := `{"jsonrpc":"2.0","id":"` + question + `","result":{}}`
 	answer(t, h, id, raw)
 	if n := counting.Counts(); n.Calls["PutAnswer"] != 1 || len(got) != 1 || got[0] != raw {

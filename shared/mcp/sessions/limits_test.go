@@ -73,9 +73,8 @@ func TestAnInitializeThatIsTooLongOpensNoSession(t *testing.T) {
 func TestWhatASessionRemembersIsBounded(t *testing.T) {
 	h, store, id := listening(t)
 	send := func(method, params string) {
-		if _, err := accept(t, h, id, `{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":`+params+`}`); err != nil {
-			t.Fatal(err)
-		}
+		_, err := accept(t, h, id, `{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":`+params+`}`)
+		commontest.OK(t, err)
 	}
 	send("logging/setLevel", `{"level":"warning"}`)
 	send("logging/setLevel", `{"level":"`+strings.Repeat("x", 1<<20)+`"}`)

@@ -363,9 +363,8 @@ func TestHandshakeOfOneTenantIsNoOthers(t *testing.T) {
 			*l.deliveries = nil
 			c := modernCaller
 			c.Tenant, c.Server.OwnLists = tenant, true // which is of lists only
-			if _, _, err := l.Greeting(t.Context(), c, modernClient); err != nil {
-				t.Fatal(err)
-			}
+			_, _, err := l.Greeting(t.Context(), c, modernClient)
+			commontest.OK(t, err)
 			c.Transport = storage.HTTP
 			l.legacy(t, c, `{}`)
 			commontest.EqualIn(t, tenant+": questions to its box", asked, len(*l.deliveries))

@@ -161,9 +161,8 @@ func TestBatchesOfOneFrameAreCopiedToTheOutStreamOnce(t *testing.T) {
 	one, two := address(storage.Standalone), address(storage.NewStreamID())
 	frame := []sessions.Published{{To: one, Batch: batchOf(one, 1, `{"n":1}`)}, {To: two, Batch: batchOf(two, 1, `{"n":2}`, `{"n":3}`)}}
 	for range 2 { // the ack of the first was lost
-		if _, err := out.Send(t.Context(), frame...); err != nil {
-			t.Fatal(err)
-		}
+		_, err := out.Send(t.Context(), frame...)
+		commontest.OK(t, err)
 	}
 	commontest.OK(t, h.Say(t.Context(), session, []byte(`{"n":4}`)))
 	if _, err := out.Send(t.Context(), frame...); err != nil { // a late repeat
@@ -184,9 +183,8 @@ func TestAnEndThatWasWrittenButNotCopiedIsCopiedByTheNext(t *testing.T) {
 	out := sessions.Publisher{Store: store}
 	b := batchOf(a, 1, `{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"x"}}`)
 	b.Gen, b.Seq, b.Final = 0, 0, true
-	if _, _, err := out.Write(t.Context(), a, b); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := out.Write(t.Context(), a, b)
+	commontest.OK(t, err)
 	tail, err := store.Tail(t.Context(), "s", a.Stream)
 	commontest.OK(t, err)
 	for range 2 {
@@ -227,12 +225,11 @@ func TestStreamsThatAreOwedAndNeverEndDoNotFillTheRecord(t *testing.T) {
 	commontest.OK(t, store.Create(t.Context(), s))
 	out := sessions.Publisher{Store: store, Clients: newGateway()}
 	newest := storage.NewStreamID()
-	if _, err := out.Send(t.Context(), sessions.Published{
+	_, err := out.Send(t.Context(), sessions.Published{
 		To:    storage.Address{Session: s.ID, Stream: newest, Conn: "gone"},
 		Batch: storage.Batch{Session: s.ID, Stream: newest, First: 1, Events: [][]byte{[]byte(`{}`)}, Expires: expires},
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
+	commontest.OK(t, err)
 	got := record(t, store, s.ID)
 	first, last := got.Pushed[0], got.Pushed[len(got.Pushed)-1]
 	if len(got.Pushed) != 1025 || first.Stream != storage.Standalone || last.Stream != newest {

@@ -52,9 +52,8 @@ func TestTheEndOfInitializeSettlesTheSessionBeforeItCanBeRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := connect(t, h, "c1", "")
 			m := parsed(t, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":`+c.init+`}}`)
-			if _, _, err := h.Initialize(t.Context(), wsCaller("c1"), s.ID, m); err != nil {
-				t.Fatal(err)
-			}
+			_, _, err := h.Initialize(t.Context(), wsCaller("c1"), s.ID, m)
+			commontest.OK(t, err)
 			a := storage.Address{Session: s.ID, Stream: storage.NewStreamID(), Conn: "c1", Init: true}
 			b := batchOf(a, 1, c.end)
 			b.Final = true

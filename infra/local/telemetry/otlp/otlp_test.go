@@ -62,9 +62,7 @@ func TestSamplers(t *testing.T) {
 		s, err := otlp.FromEnviron(append(strings.Split(tt.sampler, "\n"), "OTEL_EXPORTER_OTLP_ENDPOINT=http://c"), "dormouse")
 		commontest.OK(t, err)
 		got := [3]bool{s.Sampler.Sampled(trace, ""), s.Sampler.Sampled(trace, "01"), s.Sampler.Sampled(trace, "00")}
-		if want := [3]bool{tt.alone, tt.asked, tt.not}; got != want {
-			t.Errorf("%q: %v, want %v", tt.sampler, got, want)
-		}
+		commontest.EqualIn(t, tt.sampler, [3]bool{tt.alone, tt.asked, tt.not}, got)
 	}
 }
 
