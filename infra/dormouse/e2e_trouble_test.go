@@ -68,7 +68,7 @@ func TestE2EALostStoreStopsTheStart(t *testing.T) {
 	}
 	m.start(sleepy()...)
 	c = m.again(c, "one")
-	_, err := c.call("echo", `{"text":"again"}`)
+	_, err = c.call("echo", `{"text":"again"}`)
 	commontest.Check(t, err)
 }
 

@@ -17,8 +17,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 

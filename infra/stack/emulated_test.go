@@ -444,7 +444,7 @@ func (e *emulator) used(m made) {
 	if all, err := console.List(ctx, "default", "", 10); err != nil || len(all) != 1 {
 		e.t.Errorf("the console lists %v, %v", all, err)
 	}
-	_, err := console.Due(ctx)
+	_, err = console.Due(ctx)
 	commontest.CheckIn(e.t, "the console cannot look for what is due", err)
 	if _, err := relay.Due(ctx); err == nil {
 		e.t.Error("relay may look for what is due")
