@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"strings"
 	"time"
 )
 
@@ -24,6 +25,15 @@ type Identity struct {
 	// Members are the servers of a group that the caller may use, each with the caller's ToolRules
 	// there. Only connections and tickets for a group have them.
 	Members map[string][]string `json:",omitempty"`
+}
+
+// KeyID returns the Credential if it is the ID of an API key. For that of a token, which has the
+// form KIND:TEXT, it returns "".
+func (i Identity) KeyID() string {
+	if strings.Contains(i.Credential, ":") {
+		return ""
+	}
+	return i.Credential
 }
 
 // EveryServer in Key.Servers allows all servers.

@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"strings"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/observe"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -49,19 +48,10 @@ func askedOver(query url.Values) string {
 // before it had an identity, the error names the sender.
 func (s sender) caller(err error) *observe.Caller {
 	if who := s.who; who.Principal != "" {
-		return &observe.Caller{Key: keyOf(who.Credential), Address: s.address}
+		return &observe.Caller{Key: who.KeyID(), Address: s.address}
 	}
 	who := storage.RefusedOf(err)
-	return &observe.Caller{Server: wire.Clip(s.asked), Tenant: who.Tenant, Principal: who.Principal, Key: keyOf(who.Credential), Address: s.address}
-}
-
-// keyOf returns credential if it is the ID of a key. For the credential of a token, which has the
-// form KIND:TEXT, it returns "".
-func keyOf(credential string) string {
-	if strings.Contains(credential, ":") {
-		return ""
-	}
-	return credential
+	return &observe.Caller{Server: wire.Clip(s.asked), Tenant: who.Tenant, Principal: who.Principal, Key: who.KeyID(), Address: s.address}
 }
 
 // refusalOf returns why an error refuses a caller: its code, or the kind of the limit that is used

@@ -379,7 +379,7 @@ func (x *exchange) sender(err error) *observe.Caller {
 		address, _, _ = net.SplitHostPort(x.r.RemoteAddr)
 	}
 	who := storage.RefusedOf(err)
-	return &observe.Caller{Tenant: cmp.Or(x.caller.Tenant, who.Tenant), Principal: cmp.Or(x.caller.Principal, who.Principal), Key: who.Credential, Address: address}
+	return &observe.Caller{Tenant: cmp.Or(x.caller.Tenant, who.Tenant), Principal: cmp.Or(x.caller.Principal, who.Principal), Key: who.KeyID(), Address: address}
 }
 
 // body decodes the body of a request into what v points to. An empty body changes nothing.
