@@ -31,12 +31,16 @@ const askFor = time.Hour
 func (v *Vault) Ask(of Asked, missing []Missing) error {
 	u := &storage.NotConnected{}
 	var titles []string
+	how := ", which you have not connected"
 	for _, m := range missing {
 		title := v.title(m.Provider)
 		if m.why != "" {
 			return storage.Errorf(storage.Forbidden, "the server needs your access to %s: %s", title, m.why).Because(&storage.NotConnected{})
 		}
 		titles = append(titles, title)
+		if m.rev != 0 {
+			how = ", which has ended" // of several, at least one
+		}
 		of.Provider, of.Until = m.Provider, time.Now().Add(askFor).Unix()
 		of.ID = v.askID(of, m.rev)
 		if v.config.PublicURL != "" {
@@ -45,7 +49,7 @@ func (v *Vault) Ask(of Asked, missing []Missing) error {
 			})
 		}
 	}
-	text := "the server needs your access to " + strings.Join(titles, " and ") + ", which you have not connected"
+	text := "the server needs your access to " + strings.Join(titles, " and ") + how
 	if len(u.Pages) == 0 {
 		return storage.Errorf(storage.Forbidden, "%s; ask who runs this endpoint to set it, with dormouse secrets set", text).Because(u)
 	}

@@ -247,6 +247,7 @@ func TestARefusedRefreshAsksTheUserOnce(t *testing.T) {
 		if n := s.third.count("refresh_token"); n != 1 || len(asked) != 1 {
 			t.Errorf("%d refreshes, asked %v", n, asked)
 		}
+		commontest.Contains(t, "the error", "GitHub, which has ended", s.calls("ada", id).body)
 		s.asleep()
 		s.third.set(func() { s.third.refuses = false })
 		s.connect("ada")
