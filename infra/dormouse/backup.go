@@ -1,7 +1,7 @@
 package dormouse
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"os"
 	"strings"
@@ -43,7 +43,7 @@ func (c *backupCommand) Run(t *terminal) (err error) {
 		return err
 	}
 	s, err := backup.Write(ctx, c.Data, store, f)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+	if err = cmp.Or(err, f.Sync(), f.Close()); err == nil {
 		err = os.Rename(part, c.File)
 	}
 	if err != nil {

@@ -10,6 +10,7 @@ package backup
 
 import (
 	"archive/tar"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"errors"
@@ -61,7 +62,7 @@ type Summary struct {
 func Write(ctx context.Context, folder, store string, w io.Writer) (s Summary, err error) {
 	packed := gzip.NewWriter(w)
 	a := &archive{ctx: ctx, out: tar.NewWriter(packed)}
-	defer func() { s, err = a.Summary, errors.Join(err, a.out.Close(), packed.Close()) }()
+	defer func() { s, err = a.Summary, cmp.Or(err, a.out.Close(), packed.Close()) }()
 	copies, err := os.MkdirTemp(folder, during)
 	if err != nil {
 		return s, err
@@ -292,7 +293,11 @@ func Read(ctx context.Context, folder string, r io.Reader) (s Summary, kept stri
 		return s, "", err
 	}
 	defer func() { _ = os.RemoveAll(unpacked) }()
-	if s, err = unpack(unpacked, r); err != nil {
+	s, err = unpack(unpacked, r)
+	if _, disk := errors.AsType[*fs.PathError](err); disk {
+		return s, "", fmt.Errorf("the backup cannot be unpacked; nothing was changed: %w", err)
+	}
+	if err != nil {
 		return s, "", fmt.Errorf("the file is no backup of dormouse, or is cut off; nothing was changed: %w", err)
 	}
 	if _, err := os.Stat(filepath.Join(unpacked, datafolder.SecretFile)); err != nil {

@@ -111,6 +111,9 @@ func TestADamagedStoreIsNotRestored(t *testing.T) {
 	if _, kept, err := Read(t.Context(), t.TempDir(), &b); err == nil || kept != "" {
 		t.Errorf("it was restored: %v, and %q has what was there", err, kept)
 	}
+	if _, _, err := Read(t.Context(), t.TempDir(), iotest.ErrReader(&os.PathError{Op: "write", Err: syscall.ENOSPC})); !strings.Contains(err.Error(), "cannot be unpacked") {
+		t.Errorf("on a full disk it says %v", err)
+	}
 }
 
 // What is restored has the owners, times and modes of before, as far as this user may.
