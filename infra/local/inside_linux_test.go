@@ -224,6 +224,17 @@ func TestABoxWithoutLimitsIsInside(t *testing.T) {
 	}
 }
 
+// The end of a preparation ends no process that serves a client.
+func TestAPreparationEndsNoProcessOfAClient(t *testing.T) {
+	m := withStdio(t, io.Discard)
+	c := open(t, m.public.address(0)+"/one/mcp")
+	pid := c.pid("pid")
+	if _, err := m.prepare(t.Context(), "one"); err != nil {
+		t.Fatal(err)
+	}
+	commontest.EqualIn(t, "the process is", pid, c.pid("pid"))
+}
+
 // A confined process leads a session of its own, and counts to its box like one in the runner's.
 func TestAConfinedProcessIsOneOfItsBox(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "sleep", "60")

@@ -151,9 +151,10 @@ func (in *inprocess) prepare(ctx context.Context, server string, one *preparatio
 	s, ok := in.made.Load().of[0].Server(server)
 	if ok {
 		c := sessions.Caller{Identity: storage.Identity{Tenant: in.tenant(), Principal: in.tenant()}, Server: s, Transport: storage.HTTP}
-		one.said, one.err = (&preparer{h: h, c: c}).run(ctx)
+		p := &preparer{h: h, c: c}
+		one.said, one.err = p.run(ctx)
 		if !s.InPlace {
-			in.sleep(ctx, storage.BoxFor(c.Tenant, server))
+			in.sleep(ctx, storage.BoxFor(c.Tenant, server), p.id)
 		}
 	} else {
 		one.err = storage.Errorf(storage.NotFound, "server %q is not served any more", server)
@@ -167,8 +168,14 @@ func (in *inprocess) prepare(ctx context.Context, server string, one *preparatio
 
 // sleep ends the processes of a box, once their calls have ended, and waits until the box is asleep,
 // for sleepWithin at most. If a server does not announce changes of its lists, clients get stored
-// lists only while its box is asleep.
-func (in *inprocess) sleep(ctx context.Context, box storage.BoxID) {
+// lists only while its box is asleep. sleep does nothing if a process serves another session than own.
+func (in *inprocess) sleep(ctx context.Context, box storage.BoxID, own storage.ID) {
+	status, err := statusOf(ctx, in.m)
+	if err == nil && slices.ContainsFunc(status.Processes, func(p api.Process) bool {
+		return p.Box == string(box) && (runs(p) || p.State == "staging") && slices.ContainsFunc(p.Sessions, func(id string) bool { return id != string(own) })
+	}) {
+		return
+	}
 	if _, err := in.m.functions.Operators().Halt(ctx, box, frame.Halt{By: "the end of its preparation", In: drainWithin.Milliseconds()}); err != nil && ctx.Err() == nil {
 		in.m.log.Warn("the process of a preparation is not told to end", "box", string(box), "error", err)
 		return
