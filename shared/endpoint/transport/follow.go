@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"net/http"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -66,7 +67,11 @@ func follow(x *exchange, out *stream, call sessions.Resumable, events []sessions
 func trouble(x *exchange, out *stream, cursor string, err error) {
 	x.err = err
 	if passing(err) {
-		out.leave(cursor, 10*sessions.Pace)
+		if !out.polls && !out.named && x.r.Method == http.MethodPost {
+			out.place(cursor)
+		} else {
+			out.leave(cursor, 10*sessions.Pace)
+		}
 		_ = out.flush() // nothing follows, so it does not matter if the client has gone
 	}
 }

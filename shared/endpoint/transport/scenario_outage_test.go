@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
+	"github.com/dormouse-mcp/dormouse/shared/core/wire"
 )
 
 // outage plays a test for each method of the store and each way to fail: the call does not
@@ -91,6 +92,21 @@ func TestRequestIsServedOnceTheStoreIsBack(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An older client whose response has no event yet gets an id to come back with.
+func TestOlderClientComesBackAfterAnOutage(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		w.backend.tool("slow", func(r run) { time.Sleep(time.Minute); r.end(`{"content":[]}`) })
+		c := w.visit("quiet")
+		c.version = wire.V20250618
+		done := w.begin(c.request("POST", callOf("slow")))
+		time.Sleep(20 * time.Second)
+		w.down("Wait")
+		id := done.end().lastID(t)
+		w.down()
+		commontest.Contains(t, "the response with id "+id, `"id":1,"result"`, c.get(id).body)
+	})
 }
 
 // The store fails when a client begins to listen, or comes back. The client is told to
