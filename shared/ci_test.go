@@ -31,9 +31,7 @@ func TestStepsThatFailComeLastAndFailTheRun(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), "../.ci/beside", "1")
 	cmd.Stdin = strings.NewReader("ls /not-there\necho all is well\n")
 	said, err := cmd.Output()
-	if err == nil {
-		t.Error("the run succeeds")
-	}
+	commontest.EqualIn(t, "the run succeeds", false, err == nil)
 	_, after, passed := strings.Cut(string(said), "=== echo all is well: passed in ")
 	if _, why, failed := strings.Cut(after, "=== FAILED: ls /not-there"); !passed || !failed || !strings.Contains(why, "ls: ") {
 		t.Errorf("the run says\n%s", said)

@@ -92,9 +92,7 @@ func TestARepositoryIsAddedAtOneCommit(t *testing.T) {
 			}
 		})
 	}
-	if !exists(filepath.Join(fetched(repositories, filepath.Join(d.dir, "other.json"), ""), "origin-"+first)) {
-		t.Error("the clone of the other servers file is gone")
-	}
+	commontest.EqualIn(t, "the clone of the other servers file is there", true, exists(filepath.Join(fetched(repositories, filepath.Join(d.dir, "other.json"), ""), "origin-"+first)))
 }
 
 // bundleOf writes a bundle of a server that asks for a key, and returns its hash.

@@ -168,9 +168,7 @@ func TestACommandDoesNotOverwriteServersThatAnotherHasWritten(t *testing.T) {
 	_, err = named{[]string{"a"}, fileFlag{path}}.change(func(f *edited, name string) error { return f.Remove(name) })
 	commontest.OK(t, err)
 	want, _ := os.ReadFile(path)
-	if late.save() == nil {
-		t.Error("the file of the other command is overwritten")
-	}
+	commontest.EqualIn(t, "the file of the other command is overwritten", false, late.save() == nil)
 	text, _ := os.ReadFile(path)
 	commontest.Equal(t, string(want), string(text))
 	if env, err := os.ReadFile(late.env.path); err == nil {

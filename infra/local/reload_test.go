@@ -178,9 +178,7 @@ func TestBoxIsStartedWithTheDefinitionThatHoldsNow(t *testing.T) {
 		t.Errorf("%v, %v, and the caller's task has %s", s.Args, err, asked.Env[serverEnv])
 	}
 	gone := current(now, time.Minute, fleet.Task{Server: "removed", Env: map[string]string{serverEnv: old}})
-	if gone.Env[serverEnv] != old {
-		t.Error("a removed server has another definition")
-	}
+	commontest.EqualIn(t, "a removed server has another definition", false, gone.Env[serverEnv] != old)
 }
 
 func TestReloadByCommand(t *testing.T) {

@@ -103,9 +103,7 @@ func TestTheTableIsTheOneTheStoreIsTestedWith(t *testing.T) {
 	got := maps.Clone(s.get(t, "Table", "AWS::DynamoDB::Table"))
 	commontest.EqualIn(t, "it is recoverable", true, dig(got, "PointInTimeRecoverySpecification", "PointInTimeRecoveryEnabled"))
 	delete(got, "PointInTimeRecoverySpecification")
-	if got["DeletionProtectionEnabled"] == nil {
-		t.Error("Protect does not keep it")
-	}
+	commontest.EqualIn(t, "Protect does not keep it", false, got["DeletionProtectionEnabled"] == nil)
 	delete(got, "DeletionProtectionEnabled")
 	commontest.Same(t, want, got)
 	for _, name := range []string{"Table", "Bucket"} {
@@ -254,9 +252,7 @@ func TestNoResourceWaitsForItself(t *testing.T) {
 	for _, name := range names {
 		visit([]string{name})
 	}
-	if len(needs["HttpFunction"]) == 0 {
-		t.Error("nothing was found, so this test shows nothing")
-	}
+	commontest.EqualIn(t, "nothing was found, so this test shows nothing", false, len(needs["HttpFunction"]) == 0)
 }
 
 func TestNoAccountRegionOrProfileIsBakedIn(t *testing.T) {

@@ -203,9 +203,7 @@ func TestADayInTheLogOfAnotherProgram(t *testing.T) {
 	open(t, display.Options{Stamps: true}, 80, func(p *page) {
 		day(p)
 		golden(t, "records.txt", p.lines())
-		if strings.ContainsAny(p.out.String(), "\r\x1b") {
-			t.Error("something is rewritten")
-		}
+		commontest.EqualIn(t, "something is rewritten", false, strings.ContainsAny(p.out.String(), "\r\x1b"))
 	})
 	open(t, display.Options{}, 80, func(p *page) {
 		day(p)

@@ -69,15 +69,11 @@ func TestProgramsThatWereStartedHere(t *testing.T) {
 		_ = test.c.Close()
 	}
 	dial(t, "tcp", l.Addr().String())
-	if StartedHere(accept(t, l), nobody) {
-		t.Error("this process counts as its own child")
-	}
+	commontest.EqualIn(t, "this process counts as its own child", false, StartedHere(accept(t, l), nobody))
 	gone := dial(t, "tcp", l.Addr().String())
 	c := accept(t, l)
 	_ = gone.Close()
-	if !StartedHere(c, nobody) {
-		t.Error("a program that has closed its end is believed")
-	}
+	commontest.EqualIn(t, "a program that has closed its end counts as started here", true, StartedHere(c, nobody))
 }
 
 // The kernel and /proc must say the same of every kind of socket.

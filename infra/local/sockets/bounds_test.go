@@ -156,9 +156,7 @@ func TestAMessageThatDoesNotArriveCutsItsConnection(t *testing.T) {
 		go func() { _, _ = w.Write(make([]byte, 10_000)) }() // and never ended
 		time.Sleep(readWithin + time.Second)
 		commontest.EqualIn(t, "the routes were told", 1006, b.end().code)
-		if !in.TryAcquire(1 << 20) {
-			t.Error("its room is not free")
-		}
+		commontest.EqualIn(t, "its room is free", true, in.TryAcquire(1<<20))
 	})
 }
 

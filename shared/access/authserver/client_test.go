@@ -149,9 +149,7 @@ func TestConsentComesFirst(t *testing.T) {
 		commontest.Contains(t, "the page does not say", part, page)
 	}
 	for _, c := range res.cookies {
-		if strings.HasPrefix(c.Name, "dm_flow") {
-			t.Error("a sign-in was begun before the consent")
-		}
+		commontest.EqualIn(t, "a sign-in was begun before the consent", false, strings.HasPrefix(c.Name, "dm_flow"))
 	}
 	asks("again, without an answer", first, true)
 	b.signIn(ask(first), "ada", "")

@@ -226,9 +226,7 @@ func TestThreeCallsDoNotRunWhereTwoMay(t *testing.T) {
 		// The functions of two calls have died: their slots are free after half a minute.
 		time.Sleep(30 * time.Second)
 		for range 2 {
-			if !passes(t, w.instance(), work("slow")) {
-				t.Error("calls that died keep their places")
-			}
+			commontest.EqualIn(t, "calls that died leave their places", true, passes(t, w.instance(), work("slow")))
 		}
 	})
 }
@@ -244,13 +242,9 @@ func TestALongCallKeepsItsPlace(t *testing.T) {
 		_, err := w.store.PutItem(t.Context(), storage.Item{Box: box, ID: long.Stream, State: storage.Taken, Gen: 1})
 		commontest.OK(t, err)
 		time.Sleep(time.Hour)
-		if passes(t, w.instance(), work("slow")) {
-			t.Error("the place was given away")
-		}
+		commontest.EqualIn(t, "the place was given away", false, passes(t, w.instance(), work("slow")))
 		w.end(long)
-		if !passes(t, w.instance(), work("slow")) {
-			t.Error("the place is not free")
-		}
+		commontest.EqualIn(t, "the place is free", true, passes(t, w.instance(), work("slow")))
 	})
 }
 
@@ -439,8 +433,6 @@ func TestLimitsHoldOnTheRealStores(t *testing.T) {
 		}
 		_, err = quota.Set(t.Context(), store, "acme", []byte(`{"principal": null}`))
 		commontest.OK(t, err)
-		if !passes(t, w.instanceOn(store), by("ada", "acme")) {
-			t.Error("the limit that was removed still holds")
-		}
+		commontest.EqualIn(t, "without the limit that was removed, a call passes", true, passes(t, w.instanceOn(store), by("ada", "acme")))
 	})
 }

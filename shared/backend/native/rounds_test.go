@@ -92,9 +92,7 @@ func TestModernClientIsAskedAndCallsAgainAnHourLater(t *testing.T) {
 		commontest.Equal(t, `"input_required"`, string(wire.Lookup(first, "result", "resultType")))
 		commontest.EqualIn(t, "content", "", string(wire.Lookup(first, "result", "content")))
 		state := wire.Lookup(first, "result", "requestState")
-		if strings.Contains(string(state), "kept") {
-			t.Error("the server's state is not sealed")
-		}
+		commontest.EqualIn(t, "the server's state is not sealed", false, strings.Contains(string(state), "kept"))
 		counting := storagetest.NewCounting(w.open())
 		w.open = func() storage.Store { return counting }
 		time.Sleep(time.Hour)

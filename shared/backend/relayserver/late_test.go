@@ -49,9 +49,7 @@ func TestACallThatNobodyAnswersEndsUnknownAndIsNotExecutedLater(t *testing.T) {
 			t.Fatalf("%d posts in %s", len(delivers), time.Since(begun))
 		}
 		late := delivers[len(delivers)-1]
-		if a.may(func(f *frametest.Frame) { f.ID, f.Ticket, f.NotAfter = late.ID, late.Ticket, late.NotAfter }) {
-			t.Error("the runner that goes on may execute it")
-		}
+		commontest.EqualIn(t, "the runner that goes on may execute it", false, a.may(func(f *frametest.Frame) { f.ID, f.Ticket, f.NotAfter = late.ID, late.Ticket, late.NotAfter }))
 		a.stream = late.ID
 		a.gone()
 	})

@@ -77,9 +77,7 @@ func TestAConversationThatHoldsMuchIsNotKept(t *testing.T) {
 	talk := &conversation{stop: func() { closed = true }, flow: &flow{}}
 	talk.flow.ahead.Store(maxAhead + 1)
 	c.put("a", owner{"acme", "ada"}, talk, time.Hour)
-	if !closed {
-		t.Error("it is open")
-	}
+	commontest.EqualIn(t, "it is closed", true, closed)
 }
 
 func TestHandshakesInMemoryAreBounded(t *testing.T) {

@@ -79,9 +79,7 @@ func TestUserFollowsFromTheWorkspace(t *testing.T) {
 	}
 	one := user(Policy{Workspace: "/w/1", Temp: "/t/1"})
 	commontest.EqualIn(t, "another temporary folder makes another user", user(Policy{Workspace: "/w/1", Temp: "/t/2"}), one)
-	if one == user(Policy{Workspace: "/w/2", Temp: "/t/1"}) {
-		t.Error("two workspaces have one user")
-	}
+	commontest.EqualIn(t, "two workspaces have one user", false, one == user(Policy{Workspace: "/w/2", Temp: "/t/1"}))
 }
 
 func TestUserRange(t *testing.T) {

@@ -125,9 +125,7 @@ func TestProfiles(t *testing.T) {
 			if diff := cmp.Diff(c.want, got.Box); diff != "" || got.ToolTimeout != c.tool || len(warnings) > 0 {
 				t.Error(diff, got.ToolTimeout, warnings)
 			}
-			if !got.Box.Confined() {
-				t.Error("a profile asks for a sandbox")
-			}
+			commontest.EqualIn(t, "a profile asks for a sandbox", true, got.Box.Confined())
 		})
 	}
 }

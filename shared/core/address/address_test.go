@@ -22,7 +22,5 @@ func TestOnlyAddressesOfTheInternetArePublic(t *testing.T) {
 			commontest.EqualIn(t, text, public, address.Public(netip.MustParseAddr(text)))
 		}
 	}
-	if address.Public(netip.Addr{}) {
-		t.Error("no address is public")
-	}
+	commontest.EqualIn(t, "no address is public", false, address.Public(netip.Addr{}))
 }

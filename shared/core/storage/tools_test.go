@@ -32,9 +32,7 @@ func TestAStarInAToolFilterStandsForAnyText(t *testing.T) {
 			commontest.EqualIn(t, tool, want, f.Allows(tool))
 		})
 	}
-	if (storage.ToolFilter{Allow: []string{"get_*"}, Deny: []string{"*_all"}}).Allows("get_all") {
-		t.Error("of two entries that are as long, the one that allows counts")
-	}
+	commontest.EqualIn(t, "of two entries that are as long, the one that allows counts", false, (storage.ToolFilter{Allow: []string{"get_*"}, Deny: []string{"*_all"}}).Allows("get_all"))
 }
 
 // Servers may trim or fold names, so a name like a refused one is refused. An entry with

@@ -198,9 +198,7 @@ func TestARequestIsCountedWhenItHasEnded(t *testing.T) {
 	w := newWorld(t)
 	got, a := count(w, func() http.Handler { return w.handler() }, request("POST", "/known/mcp", initialize))
 	commontest.SameIn(t, "initialize", storage.Account{Over: storage.OverREST, Tenant: "tenant", Server: "known", Session: got.Session, In: len(initialize), Out: len(a.body)}, got)
-	if got.Session == "" {
-		t.Error("initialize is counted for no session")
-	}
+	commontest.EqualIn(t, "initialize is counted for no session", false, got.Session == "")
 	got, a = count(w, func() http.Handler { return w.handler().Listing(document) }, request("GET", "/registry/v0.1/servers", ""))
 	commontest.SameIn(t, "a listing", storage.Account{Over: storage.OverREST, Tenant: "tenant", Poll: true, Out: len(a.body)}, got)
 	got, _ = count(w, func() http.Handler { return w.handler() }, request("GET", "/quiet/mcp", "", "Authorization", "Bearer nobody", sessionIs, "stolen"))

@@ -115,9 +115,7 @@ func TestConnectionToAGroupIsForTheServersOfItsKey(t *testing.T) {
 		byHeader.answers("one that was left", callOf("s2__tool2"), `"result"`)
 		narrow("other")
 		byHeader.say(callOf("s2__tool2"))
-		if !byHeader.isGone(byHeader.conn) {
-			t.Error("the connection is open without a key")
-		}
+		commontest.EqualIn(t, "the connection without a key is gone", true, byHeader.isGone(byHeader.conn))
 	})
 }
 

@@ -235,7 +235,5 @@ func TestStreamsThatAreOwedAndNeverEndDoNotFillTheRecord(t *testing.T) {
 	if len(got.Pushed) != 1025 || first.Stream != storage.Standalone || last.Stream != newest {
 		t.Errorf("%d entries, the first of %q, the last of %q, want that of %q", len(got.Pushed), first.Stream, last.Stream, newest)
 	}
-	if got.Pushed[1].Stream == s.Pushed[1].Stream {
-		t.Error("the oldest is there still")
-	}
+	commontest.EqualIn(t, "the oldest is there still", false, got.Pushed[1].Stream == s.Pushed[1].Stream)
 }

@@ -127,9 +127,7 @@ func TestACallerIsPushedItsToolsOnly(t *testing.T) {
 	for _, got := range g.got["c1"] {
 		commontest.EqualIn(t, "the connection got", response("7", visibleList), got)
 	}
-	if len(g.got["c1"]) == 0 {
-		t.Error("the connection got nothing")
-	}
+	commontest.EqualIn(t, "the connection got nothing", false, len(g.got["c1"]) == 0)
 	a = storage.Address{Session: s.ID, Stream: storage.NewStreamID(), LegacySSE: true, Shown: shown}
 	b.Stream = a.Stream
 	for range 2 {

@@ -229,9 +229,7 @@ func TestARepeatAfterUnavailableIsSafe(t *testing.T) {
 		"Append": {func(ctx context.Context) error { return u.Append(ctx, aBatch(1, "1", "2")) }, ""},
 		"PutItem": {func(ctx context.Context) error {
 			put, err := u.PutItem(ctx, storage.Item{Box: "b1", ID: "r1", State: storage.Waiting})
-			if put {
-				t.Error("the item was put, and put again")
-			}
+			commontest.EqualIn(t, "the item was put, and put again", false, put)
 			return err
 		}, ""},
 		"Save": {func(ctx context.Context) error {
