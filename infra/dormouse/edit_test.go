@@ -257,7 +257,7 @@ func TestServerOfTheRegistryIsAdded(t *testing.T) {
 	}))
 	defer registry.Close()
 	for line, want := range map[string]string{
-		"add io.github.ada/odd":    "the registry did not answer with a server.json",
+		"add io.github.ada/odd":    "io.github.ada/odd: it is no server.json",
 		"add io.github.ada/none":   "has no server io.github.ada/none",
 		"add io.github.ada/broken": "the MCP registry answers 502",
 		"add near --no-start":      "has no server near",

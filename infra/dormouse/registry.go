@@ -35,7 +35,7 @@ func (c *addCommand) ofRegistry(ctx context.Context, t *terminal, f *edited) (en
 		return c.ofBundle(ctx, t, f)
 	}
 	if err != nil {
-		return entry, "", err
+		return entry, "", fmt.Errorf("%s: %w", cmp.Or(c.source.At, c.word), err)
 	}
 	if err := c.isNew(f); err != nil {
 		return entry, "", err

@@ -82,7 +82,7 @@ func (e BundleError) Error() string { return "it is a bundle: dormouse add " + e
 func Published(text []byte, getenv serversfile.Getenv) (name string, e Entry, err error) {
 	server := readPublished(text)
 	if server == nil {
-		return "", e, errors.New("the registry did not answer with a server.json")
+		return "", e, errors.New("it is no server.json")
 	}
 	name = ValidName(server.word("name")[strings.LastIndexByte(server.word("name"), '/')+1:])
 	var others []string
