@@ -33,7 +33,10 @@ func BenchmarkRebuilt(b *testing.B) {
 	}
 	resident := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return benchServer(nil) },
 		&mcp.StreamableHTTPOptions{Logger: slog.New(slog.DiscardHandler)})
-	handlers := []http.Handler{resident, rebuilt(onDisk(b)), rebuilt(storagetest.NewMemory())}
+	disk, err := sqlitestore.Open(filepath.Join(b.TempDir(), "store.db"))
+	commontest.OK(b, err)
+	defer func() { _ = disk.Close() }()
+	handlers := []http.Handler{resident, rebuilt(disk), rebuilt(storagetest.NewMemory())}
 	took := make([][]time.Duration, len(handlers))
 	var ids []string
 	for _, h := range handlers {
@@ -51,13 +54,6 @@ func BenchmarkRebuilt(b *testing.B) {
 		slices.Sort(took[i])
 		b.ReportMetric(float64(took[i][len(took[i])/2])/float64(time.Microsecond), name+"-p50-µs")
 	}
-}
-
-func onDisk(b *testing.B) storage.Store {
-	store, err := sqlitestore.Open(filepath.Join(b.TempDir(), "store.db"))
-	commontest.OK(b, err)
-	b.Cleanup(func() { _ = store.Close() })
-	return store
 }
 
 func benchServer(o *mcp.ServerOptions) *mcp.Server {

@@ -64,19 +64,13 @@ func TestAnswerOfARemoteServerInAnOddFormIsTakenOrEndsTheCall(t *testing.T) {
 	}
 }
 
-// toolsCall returns a call of a tool by a client of 2026-07-28 with these capabilities.
-func toolsCall(t *testing.T, url, tool, capabilities string) *http.Request {
-	t.Helper()
-	return post(t, url, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"`+tool+`","arguments":{},"_meta":{"`+wire.MetaProtocolVersion+
-		`":"2026-07-28","`+wire.MetaClientInfo+`":{"name":"c","version":"1"},"`+wire.MetaClientCapabilities+`":`+capabilities+`}}}`,
-		wire.HeaderProtocolVersion, wire.V20260728, wire.HeaderMethod, wire.MethodToolsCall, wire.HeaderName, tool)
-}
-
 // asksModern calls a tool as a client of 2026-07-28 that can be asked for its roots, and
 // returns how many questions come back.
 func asksModern(t *testing.T, w *world) int {
 	t.Helper()
-	body, _ := sent(t, toolsCall(t, w.url, "count", `{"roots":{}}`))
+	body, _ := sent(t, post(t, w.url, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"count","arguments":{},"_meta":{"`+wire.MetaProtocolVersion+
+		`":"2026-07-28","`+wire.MetaClientInfo+`":{"name":"c","version":"1"},"`+wire.MetaClientCapabilities+`":{"roots":{}}}}}`,
+		wire.HeaderProtocolVersion, wire.V20260728, wire.HeaderMethod, wire.MethodToolsCall, wire.HeaderName, "count"))
 	if i := strings.LastIndex(body, "data: {"); i >= 0 {
 		body = body[i+len("data: "):]
 	}

@@ -146,13 +146,11 @@ func (r *rig) program(name, script string) {
 	commontest.OK(r.t, os.Chmod(filepath.Join(r.root, "bin", name), 0o755))
 }
 
-func (r *rig) log() []string { return logOf(r.t, r.root) }
-
-func logOf(t *testing.T, root string) []string {
-	t.Helper()
-	data, err := os.ReadFile(filepath.Join(root, "log"))
+func (r *rig) log() []string {
+	r.t.Helper()
+	data, err := os.ReadFile(filepath.Join(r.root, "log"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		t.Fatal(err)
+		r.t.Fatal(err)
 	}
 	return strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
 }

@@ -30,21 +30,15 @@ func listener(t *testing.T, network, address string) net.Listener {
 	return l
 }
 
-// openSocket listens on a unix socket to which everybody may connect.
-func openSocket(t *testing.T, folder string) (file string) {
-	t.Helper()
-	file = filepath.Join(folder, "socket")
-	listener(t, "unix", file)
-	commontest.OK(t, os.Chmod(file, 0o777))
-	return file
-}
-
 func TestUnixSocketsOfOthersAreOutOfReach(t *testing.T) {
 	name := "sandbox-test-" + t.Name()
 	listener(t, "unix", "@"+name)
 	everyHost(t, func(t *testing.T, h host) {
 		p := h.policy(t)
-		for _, address := range []string{"@" + name, openSocket(t, h.folder(t))} {
+		file := filepath.Join(h.folder(t), "socket")
+		listener(t, "unix", file)
+		commontest.OK(t, os.Chmod(file, 0o777)) // everybody may connect
+		for _, address := range []string{"@" + name, file} {
 			expect(t, h.probe(t, p, "reach", address), "connect=EAFNOSUPPORT", "send=ESOCKTNOSUPPORT")
 			p.Sockets = InternetSockets
 			expect(t, h.probe(t, p, "reach", address), "connect=EAFNOSUPPORT", "send=ESOCKTNOSUPPORT")

@@ -17,17 +17,6 @@ import (
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 )
 
-func probeIn(t *testing.T, s *Sandbox, p Policy, args ...string) string {
-	t.Helper()
-	var out strings.Builder
-	cmd := &exec.Cmd{Path: prober(t), Args: append([]string{"prober"}, args...), Env: []string{"TMPDIR=" + p.Temp}, Stdout: &out}
-	commontest.OK(t, s.Start(cmd))
-	if err := cmd.Wait(); err != nil {
-		t.Fatalf("%v\n%s", err, out.String())
-	}
-	return out.String()
-}
-
 func TestProgramInheritsNothingOfTheRunner(t *testing.T) {
 	t.Setenv("SECRET_OF_THE_RUNNER", "1")
 	// This descriptor is not marked close-on-exec, as after a mistake in the runner.
@@ -140,8 +129,12 @@ func TestEndReachesWhatLeftTheGroup(t *testing.T) {
 	p := h.policy(t)
 	s, err := New(p, Probe())
 	commontest.OK(t, err)
-	pid, err := strconv.Atoi(strings.TrimSpace(probeIn(t, s, p, "escape")))
-	commontest.OK(t, err)
+	var out strings.Builder
+	cmd := &exec.Cmd{Path: prober(t), Args: []string{"prober", "escape"}, Env: []string{"TMPDIR=" + p.Temp}, Stdout: &out}
+	commontest.OK(t, s.Start(cmd))
+	commontest.OK(t, cmd.Wait())
+	pid, err := strconv.Atoi(strings.TrimSpace(out.String()))
+	commontest.OKIn(t, "the program says "+out.String(), err)
 	commontest.OKIn(t, "the process is not there", unix.Kill(pid, 0))
 	commontest.OK(t, s.End())
 	commontest.Eventually(t, "the process is gone", func() bool { return !commontest.Alive(pid) })

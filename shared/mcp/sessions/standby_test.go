@@ -56,10 +56,10 @@ func TestAStandbyLeavesItsPlaceWhenItComesBackAndWhenItIsOver(t *testing.T) {
 		for range 5 {
 			one = open(t, h, id, one.Cursor().String())
 		}
-		same(t, "places of one client", len(record(t, store, id).Standby), 1)
+		commontest.SameIn(t, "places of one client", 1, len(record(t, store, id).Standby))
 		change(t, store, id, func(s *storage.Session) { s.Standby[0].Until = time.Now().Add(-time.Second) })
 		open(t, h, id, "")
-		same(t, "places after one has expired", len(record(t, store, id).Standby), 1)
+		commontest.SameIn(t, "places after one has expired", 1, len(record(t, store, id).Standby))
 	})
 }
 
@@ -77,8 +77,8 @@ func TestAClientThatComesBackKeepsItsPlaceBeforeAStandby(t *testing.T) {
 		time.Sleep(time.Second)
 		back := open(t, h, id, first.Cursor().String())
 		push(t, store, id, 4, "4")
-		same(t, "what the client gets", next(t, back, time.Minute), "4")
-		same(t, "what the standby gets", next(t, standby, time.Minute), "")
+		commontest.SameIn(t, "what the client gets", "4", next(t, back, time.Minute))
+		commontest.SameIn(t, "what the standby gets", "", next(t, standby, time.Minute))
 	})
 }
 
@@ -98,11 +98,6 @@ func TestAListenerOfASessionThatHasEndedIsDoneAtItsNextLook(t *testing.T) {
 	})
 }
 
-func same(t *testing.T, what string, got, want any) {
-	t.Helper()
-	commontest.SameIn(t, what, want, got)
-}
-
 // The program that held a listener's place was killed, and said nothing. The one that was started after
 // it gives the place to the next listener, however long the other one could have held it.
 func TestAPlaceOfAnEarlierRunIsFree(t *testing.T) {
@@ -114,8 +109,8 @@ func TestAPlaceOfAnEarlierRunIsFree(t *testing.T) {
 		anew := sessions.New(store, nobody{}, sessions.Limits{Hold: 24 * time.Hour, Since: time.Now()})
 		call, err := anew.Listen(t.Context(), someone, id, "")
 		commontest.OK(t, err)
-		same(t, "what the next one gets at once", next(t, call, 0), "123")
-		same(t, "what another one gets: a place of this run is kept", next(t, open(t, anew, id, ""), time.Minute), "")
+		commontest.SameIn(t, "what the next one gets at once", "123", next(t, call, 0))
+		commontest.SameIn(t, "what another one gets: a place of this run is kept", "", next(t, open(t, anew, id, ""), time.Minute))
 	})
 }
 
@@ -128,7 +123,7 @@ func TestOfTooManyStandbysTheOldestIsSentAwayForLong(t *testing.T) {
 			calls = append(calls, open(t, h, id, ""))
 			time.Sleep(time.Second)
 		}
-		same(t, "places", len(record(t, store, id).Standby), 32)
+		commontest.SameIn(t, "places", 32, len(record(t, store, id).Standby))
 		for i, call := range calls {
 			next(t, call, keepAlive)
 			retry, closed := call.Close()

@@ -57,7 +57,7 @@ func behindStore(t *testing.T) (*Store, *syncGate) {
 	with := &syncGate{may: make(chan struct{}), reached: make(chan struct{}, 1)}
 	close(with.may)
 	s := open(t, filepath.Join(t.TempDir(), "store.db"), Options{Behind: true, sync: with.sync})
-	t.Cleanup(func() { same(t, "Close", s.Close(), nil) })
+	t.Cleanup(func() { commontest.OKIn(t, "Close", s.Close()) })
 	return s, with
 }
 
@@ -66,7 +66,7 @@ func TestAWriteBehindReturnsBeforeItsFsync(t *testing.T) {
 	let := with.hold()
 	defer let()
 	put(t, s, batch("r1", 1, `1`))
-	same(t, "events", indexes(read(t, s, "r1", 0)), []storage.Index{1})
+	commontest.SameIn(t, "events", []storage.Index{1}, indexes(read(t, s, "r1", 0)))
 	<-with.reached // it follows at once
 }
 
@@ -96,7 +96,7 @@ func TestWhatMustLastWaitsForItsFsync(t *testing.T) {
 			_, err := s.PutItem(t.Context(), storage.Item{Box: "b", ID: "waiting", State: storage.Waiting, Raw: []byte("1")})
 			commontest.OK(t, err)
 			commontest.OK(t, s.Create(t.Context(), storage.Session{ID: "s1", Expires: time.Now().Add(time.Hour)}))
-			same(t, "sync", s.behind.sync(), nil) // the goroutine has nothing left to do
+			commontest.OKIn(t, "sync", s.behind.sync()) // the goroutine has nothing left to do
 			let := with.hold()
 			defer let()
 			done := make(chan error, 1)
@@ -108,7 +108,7 @@ func TestWhatMustLastWaitsForItsFsync(t *testing.T) {
 			default:
 			}
 			let()
-			same(t, "write", <-done, nil)
+			commontest.OKIn(t, "write", <-done)
 		})
 	}
 }
@@ -127,6 +127,6 @@ func TestAFailedFsyncBehindStopsNewWork(t *testing.T) {
 	put(t, s, batch("r1", 1, `1`)) // what runs may still end
 	wantCode(t, "Writable", writable(), storage.Unavailable)
 	with.fail(nil)
-	same(t, "Writable, on a disk that works again", writable(), nil)
-	same(t, "Writable", writable(), nil)
+	commontest.OKIn(t, "Writable, on a disk that works again", writable())
+	commontest.OKIn(t, "Writable", writable())
 }

@@ -124,7 +124,7 @@ func TestAWriterSeesTheBoundsSoonerOrLater(t *testing.T) {
 func TestEventsAreKeptForTheirAgeAtMost(t *testing.T) {
 	s := fresh(t, Options{Age: time.Nanosecond})
 	put(t, s, batch("r1", 1, `1`))
-	same(t, "events", indexes(read(t, s, "r1", 0)), []storage.Index(nil))
+	commontest.SameIn(t, "events", []storage.Index(nil), indexes(read(t, s, "r1", 0)))
 }
 
 func count(t *testing.T, s *Store, table string) (n int) {
@@ -161,7 +161,7 @@ func TestSweepRemovesAllThatHasExpiredAndNothingElse(t *testing.T) {
 	commontest.OK(t, s.Sweep(t.Context()))
 	for table, want := range map[string]int{"sessions": 1, "answers": 0, "events": 1, "parts": 0} {
 		t.Run(table, func(t *testing.T) {
-			same(t, "rows in "+table, count(t, s, table), want)
+			commontest.SameIn(t, "rows in "+table, want, count(t, s, table))
 		})
 	}
 }
@@ -219,23 +219,23 @@ func tailOutlivesItsEvents(t *testing.T, early bool) {
 	put(t, s, b)
 	want := storage.Tail{Last: 4, Gen: 1, Seq: 3}
 	for range 2 {
-		same(t, "Tail", tail(), want)
-		same(t, "events", indexes(read(t, s, storage.Standalone, 0)), []storage.Index(nil))
+		commontest.SameIn(t, "Tail", want, tail())
+		commontest.SameIn(t, "events", []storage.Index(nil), indexes(read(t, s, storage.Standalone, 0)))
 		wantCode(t, "Append where the stream has been", s.Append(t.Context(), batch(storage.Standalone, 3, `x`)), storage.Conflict)
 		commontest.OK(t, s.Sweep(t.Context()))
 	}
-	same(t, "batches", count(t, s, "events"), 1)
+	commontest.SameIn(t, "batches", 1, count(t, s, "events"))
 	put(t, s, b) // the writer got no answer, so it repeats the batch
 	put(t, s, batch(storage.Standalone, 5, `5`))
-	same(t, "Gap of a client that has seen event 4", read(t, s, storage.Standalone, 4).Gap, false)
-	same(t, "Gap of a client that has not", read(t, s, storage.Standalone, 3).Gap, true)
+	commontest.SameIn(t, "Gap of a client that has seen event 4", false, read(t, s, storage.Standalone, 4).Gap)
+	commontest.SameIn(t, "Gap of a client that has not", true, read(t, s, storage.Standalone, 3).Gap)
 
 	x.Rev, x.Expires = 1, time.Now().Add(-time.Hour)
 	commontest.OK(t, s.Save(t.Context(), x))
 	_, err := s.writer.db.ExecContext(t.Context(), "UPDATE events SET expires = 1, purge = 1")
 	commontest.OK(t, err)
 	commontest.OK(t, s.Sweep(t.Context()))
-	same(t, "batches of a session that is gone", count(t, s, "events"), 0)
+	commontest.SameIn(t, "batches of a session that is gone", 0, count(t, s, "events"))
 }
 
 func TestDurableValuesOfASessionGoWithItAndOthersStay(t *testing.T) {
@@ -257,7 +257,7 @@ func TestDurableValuesOfASessionGoWithItAndOthersStay(t *testing.T) {
 	commontest.OK(t, s.Sweep(t.Context()))
 	for name, k := range keys {
 		v, err := s.LoadValue(t.Context(), k)
-		same(t, name, []any{v.Rev != 0, err}, []any{name != "gone", nil})
+		commontest.SameIn(t, name, []any{name != "gone", nil}, []any{v.Rev != 0, err})
 	}
 	_, err := s.SaveValue(t.Context(), storage.Value{Key: keys["gone"], Data: []byte("1")})
 	wantCode(t, "SaveValue after the session", err, storage.NotFound)

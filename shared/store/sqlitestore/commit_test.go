@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -50,8 +51,8 @@ func TestWritesThatComeAtOnceAllHappen(t *testing.T) {
 	calls = append(calls, appending(t, s, batch("taken", 1, `2`)), appending(t, s, batch("", 1, `1`)), appending(t, s, batch("", 1, `2`)))
 	errs := atOnce(t, s, calls...)
 	for i, err := range errs[:10] {
-		same(t, "Append", err, nil)
-		same(t, "events", indexes(read(t, s, storage.StreamID(fmt.Sprint("r", i)), 0)), []storage.Index{1})
+		commontest.OKIn(t, "Append", err)
+		commontest.SameIn(t, "events", []storage.Index{1}, indexes(read(t, s, storage.StreamID(fmt.Sprint("r", i)), 0)))
 	}
 	wantCode(t, "Append where something stands", errs[10], storage.Conflict)
 	if first, second := storage.CodeOf(errs[11]), storage.CodeOf(errs[12]); (first == storage.Conflict) == (second == storage.Conflict) {
@@ -68,11 +69,11 @@ func TestAWriteThatFailsTakesNoOtherWithIt(t *testing.T) {
 	errs := atOnce(t, s,
 		appending(t, s, batch("r1", 1, `1`)), appending(t, s, batch("r2", 1, big)), appending(t, s, batch("r3", 1, `1`)),
 		func() error { _, err := s.Claim(t.Context(), "b", "r1", 1); return err })
-	same(t, "the small ones", []error{errs[0], errs[2]}, []error{nil, nil})
+	commontest.SameIn(t, "the small ones", []error{nil, nil}, []error{errs[0], errs[2]})
 	wantCode(t, "the one for which there is no room", errs[1], storage.Unavailable)
 	wantCode(t, "Claim of what is not there", errs[3], storage.NotFound)
 	for stream, want := range map[storage.StreamID][]storage.Index{"r1": {1}, "r2": nil, "r3": {1}} {
-		same(t, string(stream), indexes(read(t, s, stream, 0)), want)
+		commontest.SameIn(t, string(stream), want, indexes(read(t, s, stream, 0)))
 	}
 }
 
@@ -116,13 +117,13 @@ func TestNobodySeesAWriteThatIsNotOnTheDisk(t *testing.T) {
 	}()
 	go func() { written <- s.Append(t.Context(), batch("r1", 1, `1`)) }()
 	reached()
-	same(t, "events that this store reads", indexes(read(t, s, "r1", 0)), []storage.Index(nil))
-	same(t, "events that another reads", indexes(read(t, again(t, s), "r1", 0)), []storage.Index(nil))
-	same(t, "calls that have returned", len(written)+len(back), 0)
+	commontest.SameIn(t, "events that this store reads", []storage.Index(nil), indexes(read(t, s, "r1", 0)))
+	commontest.SameIn(t, "events that another reads", []storage.Index(nil), indexes(read(t, again(t, s), "r1", 0)))
+	commontest.SameIn(t, "calls that have returned", 0, len(written)+len(back))
 	letGo()
-	same(t, "Append", <-written, nil)
-	same(t, "events that a waiter is given", indexes(<-back), []storage.Index{1})
-	same(t, "events", indexes(read(t, s, "r1", 0)), []storage.Index{1})
+	commontest.OKIn(t, "Append", <-written)
+	commontest.SameIn(t, "events that a waiter is given", []storage.Index{1}, indexes(<-back))
+	commontest.SameIn(t, "events", []storage.Index{1}, indexes(read(t, s, "r1", 0)))
 }
 
 func TestWritesThatComeDuringAnFsyncShareTheNextOne(t *testing.T) {
@@ -141,9 +142,9 @@ func TestWritesThatComeDuringAnFsyncShareTheNextOne(t *testing.T) {
 	}
 	letGo()
 	for range writes {
-		same(t, "Append", <-errs, nil)
+		commontest.OKIn(t, "Append", <-errs)
 	}
-	same(t, "fsyncs", syncs(d)-before, 2)
+	commontest.SameIn(t, "fsyncs", 2, syncs(d)-before)
 }
 
 func syncs(d *disk) (n int) {
@@ -164,20 +165,20 @@ func TestASessionWithItsFirstCallTakesThreeFsyncs(t *testing.T) {
 			d, o := newDisk(t, dir)
 			o.Behind = behind
 			s := open(t, filepath.Join(dir, "store.db"), o)
-			t.Cleanup(func() { same(t, "Close", s.Close(), nil) })
+			t.Cleanup(func() { commontest.OKIn(t, "Close", s.Close()) })
 			x := storage.Session{ID: "s1", Expires: time.Now().Add(time.Hour)}
 			before := syncs(d)
-			same(t, "Create", s.Create(t.Context(), x), nil)
+			commontest.OKIn(t, "Create", s.Create(t.Context(), x))
 			for i, ctx := range []context.Context{t.Context(), storage.Lazily(t.Context())} {
 				x.Rev = int64(i + 1)
-				same(t, "Save", s.Save(ctx, x), nil)
+				commontest.OKIn(t, "Save", s.Save(ctx, x))
 			}
 			put(t, s, batch("r1", 1, `1`))
 			if n := syncs(d) - before; n > 3 {
 				t.Errorf("%d fsyncs, want at most 3", n)
 			}
 			x.Rev, x.State = 3, storage.Ended
-			same(t, "Save", s.Save(storage.Lazily(t.Context()), x), nil)
+			commontest.OKIn(t, "Save", s.Save(storage.Lazily(t.Context()), x))
 			if n := syncs(d) - before; n != 4 && !behind {
 				t.Errorf("%d fsyncs with the session's end, want 4", n)
 			}

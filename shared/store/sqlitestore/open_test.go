@@ -26,7 +26,7 @@ func TestOpenMakesFileAndFoldersForThisUserOnly(t *testing.T) {
 	} {
 		info, err := os.Stat(name)
 		commontest.OK(t, err)
-		same(t, name, info.Mode().Perm(), want)
+		commontest.SameIn(t, name, want, info.Mode().Perm())
 	}
 }
 
@@ -76,7 +76,7 @@ func TestOpenBringsAnOlderStoreUpToDate(t *testing.T) {
 		upToDate(t, s, strconv.Itoa(i))
 	}
 	commontest.OK(t, s.Sweep(t.Context()))
-	same(t, "batches that have not expired", count(t, s, "events"), 2)
+	commontest.SameIn(t, "batches that have not expired", 2, count(t, s, "events"))
 }
 
 // upToDate checks that the data of the old version is there, and that the newer features
@@ -84,9 +84,9 @@ func TestOpenBringsAnOlderStoreUpToDate(t *testing.T) {
 func upToDate(t *testing.T, s *Store, name string) {
 	t.Helper()
 	p := read(t, s, "r", 0)
-	same(t, "events and Final", []any{indexes(p), p.Final()}, []any{[]storage.Index{1, 2, 3}, true})
+	commontest.SameIn(t, "events and Final", []any{[]storage.Index{1, 2, 3}, true}, []any{indexes(p), p.Final()})
 	x, _, err := s.Load(t.Context(), "s1", "b")
-	same(t, "session", []any{x.Level, err}, []any{"info", nil})
+	commontest.SameIn(t, "session", []any{"info", nil}, []any{x.Level, err})
 	put(t, s, ended(batch("r", 3, `3`))) // the store recognizes the same batch
 	again := batch("old", 1, `2`)
 	again.Expires = time.Now().Add(-time.Hour)
@@ -102,7 +102,7 @@ func upToDate(t *testing.T, s *Store, name string) {
 	_, err = s.SaveValue(t.Context(), storage.Value{
 		Key: storage.ValueKey{Tenant: "acme", Server: "a", Scope: storage.ValueOfServer, Name: name}, Data: []byte("1"),
 	})
-	same(t, "SaveValue", err, nil)
+	commontest.OKIn(t, "SaveValue", err)
 }
 
 func TestOpenRefusesAStoreOfAnotherVersion(t *testing.T) {
@@ -115,7 +115,7 @@ func TestOpenRefusesAStoreOfAnotherVersion(t *testing.T) {
 		execute(t, path, fmt.Sprintf("PRAGMA user_version=%d", version))
 		_, err := Open(path)
 		wantCode(t, "Open", err, storage.Invalid)
-		same(t, "message", err.Error(), path+want)
+		commontest.SameIn(t, "message", path+want, err.Error())
 	}
 }
 
@@ -131,8 +131,8 @@ func TestOpenRefusesWhatIsNoStore(t *testing.T) {
 		wantCode(t, "Open of "+filepath.Base(path), err, storage.Invalid)
 		if path == text {
 			after, err := os.ReadFile(path)
-			same(t, "the file afterwards", string(after), string(before))
-			same(t, "error", err, error(nil))
+			commontest.SameIn(t, "the file afterwards", string(before), string(after))
+			commontest.OKIn(t, "error", err)
 		}
 	}
 	_, err := Open(filepath.Join(text, "store.db"))
@@ -194,7 +194,7 @@ func TestABusyFileIsUnavailableAndReadAllTheSame(t *testing.T) {
 	_, err = s.writer.db.ExecContext(t.Context(), "PRAGMA busy_timeout=10")
 	commontest.OK(t, err)
 	wantCode(t, "Append", s.Append(t.Context(), batch("r", 2, `2`)), storage.Unavailable)
-	same(t, "events", indexes(read(t, s, "r", 0)), []storage.Index{1})
+	commontest.SameIn(t, "events", []storage.Index{1}, indexes(read(t, s, "r", 0)))
 	commontest.OK(t, tx.Rollback())
 	put(t, s, batch("r", 2, `2`))
 }
@@ -213,5 +213,5 @@ func TestAnEndedContextIsUnavailableWithItsError(t *testing.T) {
 		}
 	}
 	s.writer.end()
-	same(t, "events", indexes(read(t, s, "r", 0)), []storage.Index(nil))
+	commontest.SameIn(t, "events", []storage.Index(nil), indexes(read(t, s, "r", 0)))
 }

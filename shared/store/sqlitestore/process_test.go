@@ -77,7 +77,7 @@ func TestProcessesThatOpenANewFileAtOnceAllSucceed(t *testing.T) {
 	defer func() { _ = s.Close() }()
 	list, err := s.List(t.Context(), "", "", 100)
 	commontest.OK(t, err)
-	same(t, "sessions", len(list), processes)
+	commontest.SameIn(t, "sessions", processes, len(list))
 }
 
 const crashEvents = 100
@@ -135,5 +135,5 @@ func checkWhole(t *testing.T, s *Store, told storage.Index) {
 	}
 	tail, err := s.Tail(t.Context(), "s1", "r1")
 	commontest.OK(t, err)
-	same(t, "Tail", tail.Last, after)
+	commontest.SameIn(t, "Tail", after, tail.Last)
 }

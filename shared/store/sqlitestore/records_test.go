@@ -32,7 +32,7 @@ func TestAStoreThatIsAloneLoadsWithoutItsFile(t *testing.T) {
 		commontest.OK(t, err)
 		first.Init[0] = 'x' // it belongs to its caller
 		x, _, err := load()
-		same(t, "init, revision, box and error", []any{string(x.Init), x.Rev, box.Rev, box.State, err}, []any{`{"a":1}`, int64(1), int64(1), storage.Starting, nil})
+		commontest.SameIn(t, "init, revision, box and error", []any{`{"a":1}`, int64(1), int64(1), storage.Starting, nil}, []any{string(x.Init), x.Rev, box.Rev, box.State, err})
 	})
 }
 
@@ -58,7 +58,7 @@ func TestAStoreThatIsAloneSeesEachWrite(t *testing.T) {
 					commontest.OK(t, write(t, of.by, x, b))
 					time.Sleep(of.after)
 					now, box, err := load()
-					same(t, "revisions and error", []any{now.Rev + box.Rev, err}, []any{x.Rev + b.Rev + 1, nil})
+					commontest.SameIn(t, "revisions and error", []any{x.Rev + b.Rev + 1, nil}, []any{now.Rev + box.Rev, err})
 				}
 			})
 		})
@@ -83,7 +83,7 @@ func TestWhatWasReadBeforeAWriteIsNotKept(t *testing.T) {
 	r.forget("s1", "")
 	r.keep(old, b, since)
 	_, _, since, ok := r.load("s1", "b", 1)
-	same(t, "is it kept", ok, false)
+	commontest.SameIn(t, "is it kept", false, ok)
 	for id := range 10 * maxRecords {
 		old.ID = storage.ID(rune(id))
 		r.keep(old, b, since)

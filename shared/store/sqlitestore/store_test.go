@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
@@ -79,13 +78,6 @@ func indexes(p storage.Page) []storage.Index {
 	return list
 }
 
-func same(t testing.TB, what string, got, want any) {
-	t.Helper()
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Fatalf("%s (-want +got):\n%s", what, diff)
-	}
-}
-
 func wantCode(t testing.TB, what string, err error, code storage.Code) {
 	t.Helper()
 	if storage.CodeOf(err) != code {
@@ -108,7 +100,7 @@ func TestReadBoundsAPageInBytes(t *testing.T) {
 		after, more = p.Events[len(p.Events)-1].Index, p.More
 		pages = append(pages, len(p.Events))
 	}
-	same(t, "events of the pages", pages, []int{16, 16, 8})
+	commontest.SameIn(t, "events of the pages", []int{16, 16, 8}, pages)
 }
 
 func TestPutPartRefusesWhatIsTooLarge(t *testing.T) {

@@ -84,7 +84,7 @@ func TestAWriteWakesThoseWhoWaitInItsStore(t *testing.T) {
 				}
 				commontest.OK(t, c.write(t.Context(), s))
 				o := <-back
-				same(t, "time and error", []any{o.took, o.err}, []any{time.Duration(0), nil})
+				commontest.SameIn(t, "time and error", []any{time.Duration(0), nil}, []any{o.took, o.err})
 			})
 		})
 	}
@@ -95,7 +95,7 @@ func TestAWaitIsHandedWhatWasWritten(t *testing.T) {
 	b.Retry = 1500 * time.Microsecond
 	waiting(t, named("r1"), 0, func(t *testing.T, s, _ *Store, _ storage.StreamID, back <-chan outcome) {
 		put(t, s, b)
-		same(t, "page", (<-back).page, read(t, s, "r1", 0))
+		commontest.SameIn(t, "page", read(t, s, "r1", 0), (<-back).page)
 	})
 }
 
@@ -115,7 +115,7 @@ func TestNewsThatAreNotWhatComesNextAreRead(t *testing.T) {
 			waiting(t, named("r1"), 5, func(t *testing.T, s, _ *Store, _ storage.StreamID, back <-chan outcome) {
 				put(t, s, c.batch)
 				o := <-back
-				same(t, "events, time and error", []any{indexes(o.page), o.took, o.err}, []any{c.want, time.Duration(0), nil})
+				commontest.SameIn(t, "events, time and error", []any{c.want, time.Duration(0), nil}, []any{indexes(o.page), o.took, o.err})
 			})
 		})
 	}
@@ -130,7 +130,7 @@ func TestAWaitLooksForWhatOtherProcessesWrite(t *testing.T) {
 				<-time.After(c.after)
 				put(t, other, batch("r1", 1, `1`))
 				o := <-back
-				same(t, "events and error", []any{indexes(o.page), o.err}, []any{[]storage.Index{1}, nil})
+				commontest.SameIn(t, "events and error", []any{[]storage.Index{1}, nil}, []any{indexes(o.page), o.err})
 				if late := o.took - c.after; late > c.within {
 					t.Errorf("it came %s late, want at most %s", late, c.within)
 				}
@@ -143,15 +143,15 @@ func TestAStreamThatBeganJustNowIsNotReadBeforeItsFirstNews(t *testing.T) {
 	waiting(t, begunNow, 0, func(t *testing.T, s, _ *Store, stream storage.StreamID, back <-chan outcome) {
 		put(t, s, batch(stream, 1, `1`))
 		o := <-back
-		same(t, "events, time and error", []any{indexes(o.page), o.took, o.err}, []any{[]storage.Index{1}, time.Duration(0), nil})
+		commontest.SameIn(t, "events, time and error", []any{[]storage.Index{1}, time.Duration(0), nil}, []any{indexes(o.page), o.took, o.err})
 		synctest.Wait()
 		_, prepared := s.reader.statements[readEvents]
-		same(t, "was anything read", prepared, false)
+		commontest.SameIn(t, "was anything read", false, prepared)
 	})
 	waiting(t, begunNow, 0, func(t *testing.T, s, other *Store, stream storage.StreamID, back <-chan outcome) {
 		put(t, other, batch(stream, 1, `1`))
 		o := <-back
-		same(t, "events, time and error", []any{indexes(o.page), o.took, o.err}, []any{[]storage.Index{1}, infant, nil})
+		commontest.SameIn(t, "events, time and error", []any{[]storage.Index{1}, infant, nil}, []any{indexes(o.page), o.took, o.err})
 	})
 }
 
@@ -160,7 +160,7 @@ func TestAStoreThatIsAloneFindsWhatAnotherWritesToANewStream(t *testing.T) {
 		stream, begun := begunNow(), time.Now()
 		put(t, other, batch(stream, 1, `1`))
 		p, err := s.Wait(t.Context(), "s1", stream, 0, far())
-		same(t, "events, time and error", []any{indexes(p), time.Since(begun), err}, []any{[]storage.Index{1}, newborn, nil})
+		commontest.SameIn(t, "events, time and error", []any{[]storage.Index{1}, newborn, nil}, []any{indexes(p), time.Since(begun), err})
 	})
 }
 
@@ -169,7 +169,7 @@ func TestWhatWasWrittenToAYoungStreamBeforeTheWaitIsFoundAtOnce(t *testing.T) {
 		stream, begun := begunNow(), time.Now()
 		put(t, s, batch(stream, 1, `1`))
 		p, err := s.Wait(t.Context(), "s1", stream, 0, far())
-		same(t, "events, time and error", []any{indexes(p), time.Since(begun), err}, []any{[]storage.Index{1}, time.Duration(0), nil})
+		commontest.SameIn(t, "events, time and error", []any{[]storage.Index{1}, time.Duration(0), nil}, []any{indexes(p), time.Since(begun), err})
 	})
 }
 
@@ -178,7 +178,7 @@ func TestCloseEndsThoseWhoWait(t *testing.T) {
 		commontest.OK(t, s.Close())
 		o := <-back
 		wantCode(t, "Wait", o.err, storage.Unavailable)
-		same(t, "time", o.took, time.Duration(0))
+		commontest.SameIn(t, "time", time.Duration(0), o.took)
 	})
 }
 
@@ -189,14 +189,14 @@ func TestAWaitGoesOnWhileTheDiskHoldsUpAWrite(t *testing.T) {
 		defer s.writer.end()
 		begun := time.Now()
 		p, err := s.Wait(t.Context(), "s1", "r1", 0, begun.Add(100*time.Millisecond))
-		same(t, "events and error", []any{indexes(p), err}, []any{[]storage.Index(nil), nil})
+		commontest.SameIn(t, "events and error", []any{[]storage.Index(nil), nil}, []any{indexes(p), err})
 		if took := time.Since(begun); took > 100*time.Millisecond+2*patience {
 			t.Errorf("a Wait for nothing took %s", took)
 		}
 		put(t, other, batch("r1", 1, `1`))
 		begun = time.Now()
 		p, err = s.Wait(t.Context(), "s1", "r1", 0, far())
-		same(t, "events of another process, and error", []any{indexes(p), err}, []any{[]storage.Index{1}, nil})
+		commontest.SameIn(t, "events of another process, and error", []any{[]storage.Index{1}, nil}, []any{indexes(p), err})
 		if took := time.Since(begun); took > 2*patience {
 			t.Errorf("a Wait for another process took %s", took)
 		}
@@ -214,6 +214,6 @@ func TestAnAppendEndsIfALaterBatchExpiresMeanwhile(t *testing.T) {
 		go func() { done <- s.Append(t.Context(), batch("r1", 1, `1`)) }()
 		<-time.After(2 * time.Second)
 		s.writer.end()
-		same(t, "error", <-done, error(nil))
+		commontest.OKIn(t, "error", <-done)
 	})
 }

@@ -12,6 +12,7 @@ import (
 
 	sqlite3 "modernc.org/sqlite/lib"
 
+	"github.com/dormouse-mcp/dormouse/shared/core/commontest"
 	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
@@ -24,22 +25,22 @@ func TestAStoreWithoutRoomSaysSoBeforeItFails(t *testing.T) {
 		free, asked := uint64(leastFree), 0
 		s := open(t, path, Options{space: func(string) room { asked++; return room{free, 75e9, true} }})
 		defer func() { _ = s.Close() }()
-		same(t, "Writable", s.Writable(t.Context()), nil)
+		commontest.OKIn(t, "Writable", s.Writable(t.Context()))
 		free = 1_500_000
 		for range 1000 {
-			same(t, "Writable within the same second", s.Writable(t.Context()), nil)
+			commontest.OKIn(t, "Writable within the same second", s.Writable(t.Context()))
 		}
-		same(t, "how often the disk was asked", asked, 1)
+		commontest.SameIn(t, "how often the disk was asked", 1, asked)
 		<-time.After(spaceEvery)
 		err := s.Writable(t.Context())
 		wantCode(t, "Writable", err, storage.Unavailable)
 		want := fmt.Sprintf("the disk of %s is full (1.5 MB of 75.0 GB free): free some room, or move the data and name the folder with --data; nothing was lost", filepath.Dir(s.path))
-		same(t, "error", err.Error(), want)
-		same(t, "is for the operator", storage.IsForOperator(err), true)
+		commontest.SameIn(t, "error", want, err.Error())
+		commontest.SameIn(t, "is for the operator", true, storage.IsForOperator(err))
 		put(t, s, batch("r1", 1, `1`)) // writes in progress have room
 		free = leastFree
 		<-time.After(spaceEvery)
-		same(t, "Writable with room again", s.Writable(t.Context()), nil)
+		commontest.OKIn(t, "Writable with room again", s.Writable(t.Context()))
 	})
 }
 
@@ -63,8 +64,8 @@ func TestADiskThatFailsEndsThoseWhoWait(t *testing.T) {
 			t.Errorf("Wait has taken %s", took)
 		}
 		p, err := s.Wait(t.Context(), "s1", "r1", 0, time.Now().Add(time.Hour))
-		same(t, "Wait for what is stored", err, nil)
-		same(t, "events", len(p.Events), 1)
+		commontest.OKIn(t, "Wait for what is stored", err)
+		commontest.SameIn(t, "events", 1, len(p.Events))
 		d.setBefore(nil)
 		free = 1 << 20
 		<-time.After(spaceEvery)
@@ -73,12 +74,12 @@ func TestADiskThatFailsEndsThoseWhoWait(t *testing.T) {
 		wantCode(t, "Wait without room", err, storage.Unavailable)
 		free = 1 << 40
 		<-time.After(spaceEvery)
-		same(t, "Writable", s.Writable(t.Context()), nil)
+		commontest.OKIn(t, "Writable", s.Writable(t.Context()))
 		put(t, s, batch("r2", 1, `1`))
 		begun = time.Now()
 		_, err = s.Wait(t.Context(), "s1", "r1", 1, time.Now().Add(time.Minute))
-		same(t, "Wait after", err, nil)
-		same(t, "time", time.Since(begun), time.Minute)
+		commontest.OKIn(t, "Wait after", err)
+		commontest.SameIn(t, "time", time.Minute, time.Since(begun))
 	})
 }
 
@@ -170,7 +171,7 @@ func beside(t *testing.T, ill sickness, first int, lasting time.Duration) *tally
 		wg.Wait()
 		n.late = max(0, n.late-until.Sub(end.Add(-lasting-5*time.Second)))
 		d.setBefore(nil)
-		same(t, "Close", s.Close(), nil)
+		commontest.OKIn(t, "Close", s.Close())
 		n.check(t, s.path, o, ill, first)
 	})
 	return n

@@ -265,7 +265,12 @@ func TestRefusalsAreToldApart(t *testing.T) {
 				if tt.action != "RegisterTaskDefinition" {
 					runs(t, x, "a")
 				}
-				f.refuses(tt.action, tt.answer)
+				f.before = func(called string, _ map[string]any) *answer {
+					if called == tt.action {
+						return tt.answer
+					}
+					return nil
+				}
 				var err error
 				switch tt.action {
 				case "ListTasks", "DescribeTasks":

@@ -74,16 +74,6 @@ func refusal(status int, code string, more map[string]any) *answer {
 	return &answer{status: status, body: body}
 }
 
-// refuses gives an answer in place of that of an action.
-func (f *fake) refuses(action string, a *answer) {
-	f.before = func(called string, _ map[string]any) *answer {
-		if called == action {
-			return a
-		}
-		return nil
-	}
-}
-
 func (f *fake) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := r.Context().Err(); err != nil {
 		return nil, err
