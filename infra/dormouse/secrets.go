@@ -52,7 +52,7 @@ func (c *setSecretCommand) Run(t *terminal) error {
 			return err
 		}
 		if known, err := c.known(ctx, store); err == nil && !known {
-			t.sayStrange(c.Principal)
+			t.sayStrange(c.Tenant, c.Principal)
 		}
 		return c.show(t, secretLine{Name: c.Name, Tenant: c.Tenant, Principal: c.Principal}, func() error {
 			_, err := fmt.Fprintf(t.out, "%s of %s, tenant %s, is set. Processes get it with their next call.\n", c.Name, c.Principal, c.Tenant)
@@ -82,8 +82,8 @@ func (p ofPrincipal) known(ctx context.Context, store storage.Store) (bool, erro
 
 // sayStrange warns that a principal may be mistyped. It is no error, because users who sign in have
 // no key, and no session before their first call.
-func (t *terminal) sayStrange(principal string) {
-	_, _ = fmt.Fprintf(t.err, "no key and no session of %s is known: is it mistyped?\n", principal)
+func (t *terminal) sayStrange(tenant, principal string) {
+	_, _ = fmt.Fprintf(t.err, "tenant %s has no key and no session of %s: is it mistyped?\n", tenant, principal)
 }
 
 // sealing returns the key that encrypts values in the store: that in the environment variable

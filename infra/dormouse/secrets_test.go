@@ -13,7 +13,7 @@ func TestSecretsAreSetListedAndRemoved(t *testing.T) {
 		want     string
 	}{
 		{"set github --principal ada", "", exitFailed, "the value for github has 0 bytes; it needs 1 to 16384"},
-		{"set github --principal ada", "ghp_canary\n", exitDone, "github of ada, tenant default, is set. Processes get it with their next call.\n-- on stderr:\nno key and no session of ada is known"},
+		{"set github --principal ada", "ghp_canary\n", exitDone, "github of ada, tenant default, is set. Processes get it with their next call.\n-- on stderr:\ntenant default has no key and no session of ada"},
 		{"list", "", exitDone, "github  default  ada "},
 		{"remove gitlab --principal ada", "", exitFailed, "ada of tenant default has no gitlab"},
 		{"remove github --principal ada", "", exitDone, "github of ada"},

@@ -77,14 +77,14 @@ func (c *giveCommand) Run(t *terminal) error {
 	return use(context.Background(), c, patience, func(ctx context.Context, to *client) error {
 		// Only a caller who may list keys and sessions learns that the principal may be mistyped.
 		keys, lacks := to.keys(ctx, "")
-		of, _, err := to.sessions(ctx, url.Values{"principal": {c.Principal}}, false)
-		strange := cmp.Or(lacks, err) == nil && len(of) == 0 && !slices.ContainsFunc(keys, func(k api.Key) bool { return k.Principal == c.Principal })
+		of, _, lost := to.sessions(ctx, url.Values{"principal": {c.Principal}}, false)
 		var given api.Session
 		if err := to.call(ctx, http.MethodPost, "sessions/"+strings.TrimSpace(c.Session)+"/give", api.Give{Principal: c.Principal}, &given); err != nil {
 			return err
 		}
-		if strange {
-			t.sayStrange(given.Principal)
+		if cmp.Or(lacks, lost) == nil && !slices.ContainsFunc(of, func(s api.Session) bool { return s.Tenant == given.Tenant }) &&
+			!slices.ContainsFunc(keys, func(k api.Key) bool { return k.Tenant == given.Tenant && k.Principal == c.Principal }) {
+			t.sayStrange(given.Tenant, given.Principal)
 		}
 		return c.show(t, given, func() error {
 			_, err := fmt.Fprintf(t.out, "%s of %s is now of %s\n", short(given.ID), given.Server, given.Principal)
