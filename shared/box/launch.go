@@ -159,7 +159,7 @@ func missing(command string, folders int) error {
 	case "python", "python3":
 		return fmt.Errorf("it needs %s, which is not installed: Python 3.10 or newer, or run the container image", command)
 	case "uv", "uvx":
-		return fmt.Errorf("it needs %s, which is not installed: install uv. uvx with no other options than --from, --with and --python works without it", command)
+		return fmt.Errorf("it needs %s, which is not installed: install uv. uvx with packages of PyPI, and no other options than --from, --with and --python, works without it", command)
 	}
 	return fmt.Errorf("%s is not on the PATH of dormouse run (%d folders). Installed with npm or pip? Use npx or uvx, or the whole path", command, folders)
 }
