@@ -74,6 +74,9 @@ func (t *conversation) took(e wire.SSE, ok bool) (wire.SSE, error) {
 		return wire.SSE{}, t.ended
 	}
 	if !ok {
+		if errors.Is(t.ended, wire.ErrEventTooLarge) {
+			return wire.SSE{}, errTooLong
+		}
 		if t.ended != nil && !errors.Is(t.ended, io.EOF) {
 			return wire.SSE{}, fmt.Errorf("%w (%w)", errLost, t.ended)
 		}
@@ -281,7 +284,10 @@ func (t *conversation) readJSON(resp *http.Response) {
 	defer t.stop()
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxMessage+1))
-	if err != nil || len(body) > maxMessage {
+	if err == nil && len(body) > maxMessage {
+		err = wire.ErrEventTooLarge
+	}
+	if err != nil {
 		t.ended = err
 		return
 	}

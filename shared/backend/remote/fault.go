@@ -50,6 +50,9 @@ func (r *refusal) Error() string {
 // errLost is the error of an answer that was lost: the request may have run.
 var errLost = errors.New("the connection was lost before the answer, and the server cannot resume it")
 
+// errTooLong is the error of a message that is not read to its end.
+var errTooLong = fmt.Errorf("it sent a message of more than %d bytes", maxMessage)
+
 // failure returns the error that a client gets in place of an answer. phase says at which step
 // the request failed; package box has the same phases.
 func failure(phase, format string, args ...any) *wire.Error {
@@ -90,7 +93,7 @@ var errMalformed = errors.New("the request cannot be made")
 
 // plain returns the part of err that has no URL, because the URL may hold secrets.
 func plain(err error) error {
-	for _, known := range []error{errPrivate, errRedirect, errMoved, errLost, io.ErrUnexpectedEOF} {
+	for _, known := range []error{errPrivate, errRedirect, errMoved, errLost, errTooLong, io.ErrUnexpectedEOF} {
 		if errors.Is(err, known) {
 			return known
 		}

@@ -265,6 +265,8 @@ func (c *following) follow(ctx context.Context) (json.RawMessage, *wire.Error, e
 			return c.asks(ctx)
 		case c.talk.failed:
 			return c.answerOf(err)
+		case errors.Is(err, errTooLong):
+			return nil, nil, err
 		case len(c.parked) > 0 && errors.Is(err, context.DeadlineExceeded):
 			continue
 		case errors.Is(err, context.DeadlineExceeded):

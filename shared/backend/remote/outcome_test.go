@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -120,6 +121,10 @@ func TestCallWhoseAnswerIsLostIsNotSentAgain(t *testing.T) {
 		},
 		"502": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) },
 		"202": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) },
+		"sent a message of more than": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, "id: 1\ndata:\n\ndata: "+strings.Repeat("x", 17<<20)+"\n\n")
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			up := &faulty{Handler: streamable(), fault: fault}
@@ -128,6 +133,9 @@ func TestCallWhoseAnswerIsLostIsNotSentAgain(t *testing.T) {
 			up.n.Store(1)
 			_, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "count"})
 			commontest.Contains(t, "the error", "is not known", fmt.Sprint(err))
+			if strings.HasPrefix(name, "sent") {
+				commontest.Contains(t, "the error", name, fmt.Sprint(err))
+			}
 			commontest.EqualIn(t, "calls arrived", 1, up.seen.Load())
 			commontest.EqualIn(t, "the next call", "1", call(t, c, "count"))
 		})
