@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
@@ -221,6 +222,9 @@ func CheckNative(s serversfile.Server, compiled native.Servers) error {
 // handlers use its open connections.
 var remotes = sync.OnceValue(remote.New)
 
+// began is when the program began.
+var began = time.Now()
+
 func newBackend(f *wiring.Function, alarms Alarms, servers native.Servers) *native.Backend {
 	hosted := func(s serversfile.Server) native.Hosted {
 		h := native.Hosted{ToolTimeout: s.ToolTimeout, AnswerTimeout: s.AnswerTimeout}
@@ -234,8 +238,12 @@ func newBackend(f *wiring.Function, alarms Alarms, servers native.Servers) *nati
 		})
 		return h
 	}
+	var since time.Time
+	if alarms.Here {
+		since = began
+	}
 	return native.NewBackend(native.Config{
-		Store: f.Store, Next: relayserver.NewBackend(f.Relay), Clients: f.Relay.Clients, Held: f.Held,
+		Since: since, Store: f.Store, Next: relayserver.NewBackend(f.Relay), Clients: f.Relay.Clients, Held: f.Held,
 		Schedule: alarms.Schedule, Invoke: alarms.Invoke, EventAge: f.Limits.EventAge, ShowErrors: f.ShowErrors, Log: f.Log,
 		Servers: func(name string) (native.Hosted, bool) {
 			s, ok := f.Servers.Server(name)

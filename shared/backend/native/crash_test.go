@@ -118,6 +118,19 @@ func (w *world) settled() {
 	w.empty()
 }
 
+// A program that has its store for itself does not wait for those before it.
+func TestCallOfAnEarlierProgramEndsAtOnce(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world) {
+		c := w.legacy(everything)
+		go c.post(toolCall("1", "steps", `{"n":3,"millis":15000}`, ""))
+		time.Sleep(3 * time.Second)
+		w.since = time.Now()
+		w.sweep()
+		w.empty()
+		time.Sleep(time.Minute) // the call ends meanwhile
+	})
+}
+
 // TestRoundEndsWhereverItsFunctionDies does the same for the invocation that executes a
 // later round.
 func TestRoundEndsWhereverItsFunctionDies(t *testing.T) {

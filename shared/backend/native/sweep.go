@@ -38,7 +38,7 @@ func (k *Backend) Sweep(ctx context.Context) error {
 func (k *Backend) resolve(ctx context.Context, it storage.Item) error {
 	now := time.Now()
 	switch {
-	case it.State == storage.Taken && now.After(it.NotAfter):
+	case k.gone(it):
 		if whole, err := k.whole(ctx, it); err != nil {
 			return err
 		} else if k.noted(whole) && whole.Gen == it.Gen {
@@ -65,7 +65,12 @@ func (k *Backend) resolve(ctx context.Context, it storage.Item) error {
 // noted reports whether the instance of an item is gone and another can go on with the request.
 // Only a request of an [Executor] can go on; see Request.Note.
 func (k *Backend) noted(it storage.Item) bool {
-	return it.State == storage.Taken && it.Raw != nil && time.Now().After(it.NotAfter)
+	return it.Raw != nil && k.gone(it)
+}
+
+// gone reports whether what executed the request of an item has ended. Gen is 0 in an item of [Backend.end].
+func (k *Backend) gone(it storage.Item) bool {
+	return it.State == storage.Taken && (time.Now().After(it.NotAfter) || it.Gen != 0 && it.NotAfter.Add(-lease).Before(k.Since))
 }
 
 // invokeAgain starts another invocation for an item whose invocation was lost.

@@ -38,6 +38,7 @@ type world struct {
 	t      testing.TB
 	open   func() storage.Store
 	apart  bool // invocations can be started
+	since  time.Time
 	limits sessions.Limits
 	hosted native.Hosted
 	sealer *storage.Sealer
@@ -96,7 +97,7 @@ func onEachStore(t *testing.T, test func(t *testing.T, w *world)) {
 func (w *world) backend() (*native.Backend, storage.Store) {
 	store := w.open()
 	c := native.Config{
-		Store: store, Clients: w, Schedule: w, ShowErrors: true, Log: slog.New(slog.DiscardHandler),
+		Since: w.since, Store: store, Clients: w, Schedule: w, ShowErrors: true, Log: slog.New(slog.DiscardHandler),
 		Servers: func(name string) (native.Hosted, bool) { return w.hosted, name == "demo" },
 	}
 	if w.apart {
