@@ -75,7 +75,7 @@ func (c *logsCommand) none(ctx context.Context, to *client) error {
 		case s.State == api.Remote:
 			return fmt.Errorf("%s has no output here: it is a remote server. dormouse calls %s shows its calls, and dormouse doctor %s whether it answers", s.Name, s.Name, s.Name)
 		default:
-			return fmt.Errorf("%s has no output: it has not run lately; what a server in Go prints is in the output of dormouse run", s.Name)
+			return fmt.Errorf("%s has no output: it has not run lately, or is in Go: then what it prints is in the output of dormouse run", s.Name)
 		}
 	}
 	return fmt.Errorf("no output of a session %s is kept, and there is %w", c.Of, unknown("server", c.Of, names))
