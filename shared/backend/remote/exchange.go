@@ -68,6 +68,11 @@ func (s *server) exchange(ctx context.Context, r native.Request) (*exchange, *wi
 		x.set(name, value)
 		x.forget = append(x.forget, forget)
 	}
+	for name := range x.header {
+		if strings.ContainsFunc(x.header.Get(name), func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) {
+			return nil, failure(phaseInit, "header %s has a line break, or another character that no header may have", name)
+		}
+	}
 	var err error
 	if x.url, err = url.Parse(s.URL); err != nil || x.url.Host == "" {
 		return nil, failure(phaseInit, "the URL of the remote server %s is no URL", s.Name)

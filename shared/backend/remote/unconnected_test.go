@@ -2,6 +2,7 @@ package remote_test
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/remote"
@@ -37,6 +38,10 @@ func TestServerThatRefusesAUserOffersToConnect(t *testing.T) {
 			w.server.Headers, w.server.Providers = map[string]string{"Authorization": "Bearer token"}, nil
 			if tools, err = c.ListTools(t.Context(), nil); err != nil || len(tools.Tools) != 3 {
 				t.Errorf("with a token: %v, %v", tools, err)
+			}
+			w.server.Headers = map[string]string{"Authorization": "Bearer to\nken"}
+			if _, err = c.ListTools(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "header Authorization has a line break") {
+				t.Errorf("with a line break: %v", err)
 			}
 		})
 	}
