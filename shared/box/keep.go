@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/box/provision"
+	"github.com/dormouse-mcp/dormouse/shared/core/storage"
 )
 
 // keeping restores the workspace of a process before the process starts, and saves it after the
@@ -60,12 +61,8 @@ func (k *keeping) save(intact bool) {
 			return b.server.Keeper.Save(ctx, name, owner, workspace, staged)
 		}
 		err := try()
-		for (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)) && b.saves.Err() == nil {
-			select { // the box stays awake until the disk has room
-			case <-b.saves.Done():
-			case <-time.After(time.Second):
-				err = try()
-			}
+		for (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)) && storage.Rest(b.saves, time.Second) == nil {
+			err = try() // until the disk has room, the box stays awake
 		}
 		if err != nil {
 			log.Warn("workspace not saved; the earlier snapshot remains", "error", err)
