@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/dormouse-mcp/dormouse/functions/wiring"
 	"github.com/dormouse-mcp/dormouse/shared/access/apikey"
@@ -222,9 +221,6 @@ func CheckNative(s serversfile.Server, compiled native.Servers) error {
 // handlers use its open connections.
 var remotes = sync.OnceValue(remote.New)
 
-// began is when the program began.
-var began = time.Now()
-
 func newBackend(f *wiring.Function, alarms Alarms, servers native.Servers) *native.Backend {
 	hosted := func(s serversfile.Server) native.Hosted {
 		h := native.Hosted{ToolTimeout: s.ToolTimeout, AnswerTimeout: s.AnswerTimeout}
@@ -238,12 +234,8 @@ func newBackend(f *wiring.Function, alarms Alarms, servers native.Servers) *nati
 		})
 		return h
 	}
-	var since time.Time
-	if alarms.Here {
-		since = began
-	}
 	return native.NewBackend(native.Config{
-		Since: since, Store: f.Store, Next: relayserver.NewBackend(f.Relay), Clients: f.Relay.Clients, Held: f.Held,
+		Since: f.Limits.Since, Store: f.Store, Next: relayserver.NewBackend(f.Relay), Clients: f.Relay.Clients, Held: f.Held,
 		Schedule: alarms.Schedule, Invoke: alarms.Invoke, EventAge: f.Limits.EventAge, ShowErrors: f.ShowErrors, Log: f.Log,
 		Servers: func(name string) (native.Hosted, bool) {
 			s, ok := f.Servers.Server(name)

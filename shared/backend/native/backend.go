@@ -37,10 +37,8 @@ type Config struct {
 	Invoke func(ctx context.Context, event []byte) error
 	// Held keeps the tools of servers as they were accepted; see [sessions.Server].Pin. nil: a Held
 	// that does not log.
-	Held *sessions.Held
-	// Since is when this program began, if no other program uses the store: whatever executed a request
-	// before has ended. Zero: others may use the store.
-	Since time.Time
+	Held  *sessions.Held
+	Since time.Time // see sessions.Limits: whatever executed a request before has ended
 	// EventAge is how long events are kept (see sessions.Limits); storage.EventAge by
 	// default.
 	EventAge time.Duration

@@ -57,10 +57,7 @@ func postStreamable(x *exchange) error {
 		return nil
 	}
 	return respond(x, call, batch, x.until(hold(x, call)), func(question json.RawMessage) error {
-		m, err := wire.Parse(wire.ErrorResponse(question, &wire.Error{Code: wire.CodeInvalidRequest, Message: "the client takes no event stream, so it cannot be asked"}))
-		if err != nil {
-			return err
-		}
+		m, _ := wire.Parse(wire.ErrorResponse(question, &wire.Error{Code: wire.CodeInvalidRequest, Message: "the client takes no event stream, so it cannot be asked"}))
 		to, err := endpoint.Route(x.ctx(), id, []wire.Message{m}, false)
 		if err == nil {
 			_, err = to.Accept(x.ctx())

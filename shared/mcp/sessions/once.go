@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -153,11 +152,7 @@ func StillRunning() *wire.Error {
 // keyName returns the store's key for the durable value of a call. It has a hash of the client's key,
 // because the client's key may be a secret.
 func keyName(c Caller, key string, round int) storage.ValueKey {
-	again := ""
-	if round > 0 {
-		again = strconv.Itoa(round)
-	}
-	of := hashOf(sha256.Size, fmt.Appendf(nil, "call %q %q %q %q %q", c.Tenant, c.Principal, c.Server.Name, key, again))
+	of := hashOf(sha256.Size, fmt.Appendf(nil, "call %q %q %q %q %d", c.Tenant, c.Principal, c.Server.Name, key, round))
 	return storage.ValueKey{Scope: storage.ValueOfPrincipal, Of: of, Name: "call with a key"}
 }
 
