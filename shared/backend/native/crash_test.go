@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/dormouse-mcp/dormouse/shared/backend/native"
@@ -124,6 +125,7 @@ func TestCallOfAnEarlierProgramEndsAtOnce(t *testing.T) {
 		c := w.legacy(everything)
 		go c.post(toolCall("1", "steps", `{"n":3,"millis":15000}`, ""))
 		time.Sleep(3 * time.Second)
+		synctest.Wait() // the call has its backend, with the earlier since
 		w.since = time.Now()
 		w.sweep()
 		w.empty()
