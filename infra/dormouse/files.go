@@ -69,8 +69,11 @@ func (e *edited) saveServers() error {
 	if info, err := os.Stat(e.path); err == nil {
 		mode = info.Mode().Perm()
 	}
-	e.saved = text
-	return writeText(e.path, text, mode)
+	err := writeText(e.path, text, mode)
+	if err == nil {
+		e.saved = text
+	}
+	return err
 }
 
 // undo restores the files as they were before the command. It leaves a servers file alone that

@@ -259,7 +259,10 @@ func (k *Backend) interrupt(id storage.ID, why func(*run) error) (stopped []*run
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, r := range k.running {
-		if cause := why(r); cause != nil && r.address.Session == id {
+		if r.address.Session != id {
+			continue
+		}
+		if cause := why(r); cause != nil {
 			r.stop(cause)
 			stopped = append(stopped, r)
 		}
