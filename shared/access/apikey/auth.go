@@ -252,7 +252,8 @@ func (Open) Members(_ *http.Request, _ string, servers []string) (map[string]sto
 	return Same(storage.Identity{Tenant: LocalTenant, Principal: LocalTenant}, servers), nil
 }
 
-// Same returns who as the identity at each of the servers.
+// Same is the result of Members for a caller who may use all of the servers, with the same rules for
+// tools at each.
 func Same(who storage.Identity, servers []string) map[string]storage.Identity {
 	all := map[string]storage.Identity{}
 	for _, server := range servers {

@@ -105,7 +105,6 @@ func (s *site) issued() *resourceserver.Issued {
 	return v
 }
 
-// verify returns the identity of a token at a server.
 func verify(t *testing.T, v *resourceserver.Issued, token, server string) (storage.Identity, error) {
 	t.Helper()
 	all, err := v.VerifyGroup(t.Context(), token, "", []string{server})

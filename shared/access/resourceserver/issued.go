@@ -103,9 +103,9 @@ func credentialOf(t Token) string {
 	return fmt.Sprint(issuedCredential, t.Grant, ":", t.Tenant, ":", t.Expires-int64(AccessLife.Seconds()))
 }
 
-// ConfirmMembers returns those of the servers that a token which was valid earlier is still good for.
-// The argument text is the Credential of the caller's identity. These are all servers, unless the
-// token was exchanged for an API key. Errors are as for VerifyGroup.
+// ConfirmMembers checks a token that was valid earlier, and returns the servers that it is still good
+// for. These are all of the argument servers, unless the token was exchanged for an API key. The
+// argument text is the Credential of the caller's identity. Errors are as for VerifyGroup.
 func (s *Issued) ConfirmMembers(ctx context.Context, text, group string, servers []string) ([]string, error) {
 	rest, ok := strings.CutPrefix(text, issuedCredential)
 	if !ok {

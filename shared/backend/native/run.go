@@ -439,8 +439,8 @@ const (
 	phaseToolCall    = "tool_call"
 )
 
-// failure makes an error that a client gets in the place of an answer. It has the form of the errors
-// of package box.
+// failure makes an error that a client gets in the place of an answer. Package box makes its errors in
+// the same form.
 func failure(server, phase, detail string) *wire.Error {
 	return &wire.Error{Code: wire.CodeInternal, Message: fmt.Sprintf("server %q: %s", server, detail), Data: map[string]any{"phase": phase, "server": server}}
 }
